@@ -1,0 +1,3 @@
+"""headstart: prefix caching as a layer of an LLM service."""
+
+__version__ = "0.1.0"
