@@ -1,0 +1,1 @@
+"""ASSEMBLY: segments, canonical JSON, chat templates, tokenizers, fingerprints."""
