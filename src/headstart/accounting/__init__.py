@@ -1,0 +1,1 @@
+"""METRICS: one record per request, where it goes, and the counters people watch."""

@@ -1,0 +1,257 @@
+"""The SQLite store: one row per request.
+
+One writer (the recorder's thread), any number of readers, in this process or another: the
+database runs in WAL mode. `synchronous=NORMAL` means that a killed process loses nothing that was
+written, and a power cut at most the last seconds.
+"""
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from headstart.accounting.record import RequestRecord
+from headstart.accounting.sink import clip_text
+from headstart.errors import StoreUnavailable
+from headstart.wire.usage import Usage
+
+STORE_FILE = "headstart.db"
+"""The store's name in the data directory."""
+
+_BUSY_S = 0.25
+"""How long a write waits for another process's lock before the recorder takes its turn again."""
+
+_COLUMNS = (
+    "request_id",
+    "time_s",
+    "path",
+    "model",
+    "tenant",
+    "business_line",
+    "template",
+    "replica",
+    "is_stream",
+    "status",
+    "error_code",
+    "input_tokens",
+    "cached_tokens",
+    "written_tokens",
+    "output_tokens",
+    "ttft_s",
+    "tpot_s",
+    "total_s",
+    "retries",
+    "policy",
+    "reason",
+    "body_changes",
+)
+
+_INSERT = f"INSERT INTO requests ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"  # noqa: S608 -- names of our own columns
+_SELECT = f"SELECT {', '.join(_COLUMNS)} FROM requests"  # noqa: S608 -- likewise
+
+_MIGRATIONS = (
+    # 1: the request table. NULL is "unknown". Each index ends in time because every question is
+    # about a stretch of it.
+    """
+    CREATE TABLE requests (
+        id INTEGER PRIMARY KEY,
+        request_id TEXT NOT NULL,
+        time_s REAL NOT NULL,
+        path TEXT NOT NULL,
+        model TEXT NOT NULL,
+        tenant TEXT NOT NULL,
+        business_line TEXT NOT NULL,
+        template TEXT,
+        replica TEXT NOT NULL,
+        is_stream INTEGER NOT NULL,
+        status INTEGER NOT NULL,
+        error_code TEXT,
+        input_tokens INTEGER,
+        cached_tokens INTEGER,
+        written_tokens INTEGER,
+        output_tokens INTEGER,
+        ttft_s REAL,
+        tpot_s REAL,
+        total_s REAL NOT NULL,
+        retries INTEGER NOT NULL,
+        policy TEXT NOT NULL,
+        reason TEXT NOT NULL,
+        body_changes TEXT NOT NULL
+    );
+    CREATE INDEX requests_request_id ON requests (request_id);
+    CREATE INDEX requests_time ON requests (time_s);
+    CREATE INDEX requests_template_time ON requests (template, time_s);
+    CREATE INDEX requests_tenant_time ON requests (tenant, time_s);
+    CREATE INDEX requests_replica_time ON requests (replica, time_s);
+    """,
+)
+"""What brings a database from version n to n + 1; never edited, only added to."""
+
+
+class RequestStore:
+    """Writes records into a SQLite file, which it creates or brings up to date.
+
+    Args:
+        path: the database file; its folder is created.
+
+    Raises:
+        StoreUnavailable: the file cannot be opened, is no database, or is of a later version.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise _unavailable(path, error.strerror or str(error)) from error
+        try:
+            # Opened here, so that a bad path stops the start; used by the recorder's thread only.
+            self._connection = sqlite3.connect(
+                path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
+            )
+        except sqlite3.Error as error:
+            raise _unavailable(path, str(error)) from error
+        try:
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = NORMAL")
+            _migrate(self._connection, path)
+        except sqlite3.Error as error:
+            self._connection.close()
+            raise _unavailable(path, str(error)) from error
+        except StoreUnavailable:
+            self._connection.close()
+            raise
+
+    @property
+    def name(self) -> str:
+        """The sink's name in metrics."""
+        return "store"
+
+    def write(self, records: Sequence[RequestRecord]) -> None:
+        """Insert `records` in one transaction: all or none.
+
+        Raises:
+            StoreUnavailable: the database is locked, full or cannot be written.
+        """
+        rows = [_row(record) for record in records]
+        try:
+            # IMMEDIATE: a transaction that starts by reading could not wait for a lock later.
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                self._connection.executemany(_INSERT, rows)
+                self._connection.execute("COMMIT")
+            except sqlite3.Error:
+                # A full disk may have rolled back already; then there is nothing to undo.
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            raise _unavailable(self._path, str(error)) from error
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+
+def read_records(path: Path, *, since_s: float = 0.0, limit: int = 1000) -> list[RequestRecord]:
+    """Return the newest records of a store, oldest of them first; reads while others write.
+
+    Args:
+        path: the database file.
+        since_s: none that arrived before this time (seconds since 1970).
+        limit: at most so many.
+
+    Raises:
+        StoreUnavailable: there is no such store, or it cannot be read.
+    """
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    try:
+        with closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_S)) as connection:
+            rows = connection.execute(
+                f"{_SELECT} WHERE time_s >= ? ORDER BY time_s DESC, id DESC LIMIT ?",
+                (since_s, limit),
+            ).fetchall()
+    except sqlite3.Error as error:
+        raise _unavailable(path, str(error)) from error
+    return [_record(row) for row in reversed(rows)]
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Apply what is missing, each migration with its version in one transaction."""
+    # Two gateways may open a new file together: whoever is second finds nothing to do.
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        connection.execute(
+            "CREATE TABLE IF NOT EXISTS migrations"
+            " (version INTEGER PRIMARY KEY, applied_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP)"
+        )
+        row = connection.execute("SELECT COALESCE(MAX(version), 0) FROM migrations").fetchone()
+        version = int(row[0])
+        if version > len(_MIGRATIONS):
+            raise StoreUnavailable(
+                f"{path} has version {version}, this headstart knows {len(_MIGRATIONS)}: "
+                "upgrade headstart, or choose another --data-dir"
+            )
+        for number, script in enumerate(_MIGRATIONS[version:], start=version + 1):
+            for statement in _statements(script):
+                connection.execute(statement)
+            connection.execute("INSERT INTO migrations (version) VALUES (?)", (number,))
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def _statements(script: str) -> Iterator[str]:
+    # Not executescript(): it commits first, and a half-applied migration could not be undone.
+    return (statement for statement in script.split(";") if statement.strip())
+
+
+def _row(record: RequestRecord) -> tuple[object, ...]:
+    usage = record.usage
+    return (
+        record.request_id,
+        record.time_s,
+        clip_text(record.path),
+        clip_text(record.model),
+        record.tenant,
+        record.business_line,
+        record.template if record.template is None else clip_text(record.template),
+        record.replica,
+        record.is_stream,
+        record.status,
+        record.error_code,
+        usage.input_tokens,
+        usage.cached_tokens,
+        usage.written_tokens,
+        usage.output_tokens,
+        record.ttft_s,
+        record.tpot_s,
+        record.total_s,
+        record.retries,
+        record.policy,
+        clip_text(record.reason),
+        ",".join(record.body_changes),
+    )
+
+
+def _record(row: tuple[object, ...]) -> RequestRecord:
+    values = dict(zip(_COLUMNS, row, strict=True))
+    usage = Usage(
+        **{name: values.pop(name) for name in Usage.__dataclass_fields__}  # type: ignore[arg-type]
+    )
+    changes = str(values.pop("body_changes"))
+    is_stream = bool(values.pop("is_stream"))
+    return RequestRecord(
+        **values,  # type: ignore[arg-type]
+        usage=usage,
+        is_stream=is_stream,
+        body_changes=tuple(changes.split(",")) if changes else (),
+    )
+
+
+def _unavailable(path: Path, why: str) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"cannot use the request store {path}: {why}; "
+        "check the disk and its permissions, or choose another --data-dir"
+    )

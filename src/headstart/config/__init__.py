@@ -1,0 +1,1 @@
+"""Composes the components' configurations; the only reader of their files and the environment."""

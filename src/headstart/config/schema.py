@@ -1,0 +1,142 @@
+"""Everything that can be configured, composed of the components' own configurations.
+
+A key of `headstart.yaml` is the name of a field here or in the component's dataclass, so that
+there is one place to look for what a value means.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from headstart.accounting.metrics import MetricsConfig
+from headstart.accounting.recorder import RecorderConfig
+from headstart.accounting.tenant import Tenant
+from headstart.config.address import Address
+from headstart.engines.base import HealthConfig, ReplicaConfig, UpstreamConfig
+from headstart.routing.config import RoutingConfig
+from headstart.wire.http1 import HttpLimits
+
+LogTarget = Path | Literal["-", "off"]
+"""Where the request log goes: a file, `-` for the standard output, or nowhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedConfig:
+    """The replica that is started when no engine is named.
+
+    Attributes:
+        model: a model that `headstart model` knows, or the path of a GGUF file.
+        backend: what computes: numpy in fp32, or torch in bf16.
+        num_blocks: KV blocks of 16 tokens; 512 hold 8,192 tokens.
+    """
+
+    model: str = "smollm2-135m"
+    backend: Literal["numpy", "torch"] = "numpy"
+    num_blocks: int = 512
+
+
+@dataclass(frozen=True, slots=True)
+class HeadstartConfig:
+    """One gateway's configuration, complete and checked.
+
+    Attributes:
+        listen: data port.
+        admin: admin port: metrics, health, replicas.
+        admin_key: bearer token of the admin port; None only on a loopback address.
+        data_dir: where records are kept.
+        templates: folder of prompt templates; None without.
+        engines: replicas to front; empty starts an embedded one.
+        tenants: who may use it; empty means no authentication.
+        routing: which policy routes.
+        upstream: deadlines and pool of the client that talks to the engines.
+        health: how replicas are checked.
+        limits: sizes of requests.
+        recorder: batches and bounds of record keeping.
+        metrics: bounds of the labels.
+        embedded: the replica that is started without engines.
+        request_log: where the JSON lines go.
+        drain_s: how long open requests may go on after SIGTERM.
+    """
+
+    listen: Address
+    admin: Address
+    data_dir: Path
+    admin_key: str | None = field(default=None, repr=False)
+    templates: Path | None = None
+    engines: tuple[ReplicaConfig, ...] = ()
+    tenants: tuple[Tenant, ...] = ()
+    routing: RoutingConfig = field(default_factory=RoutingConfig)
+    upstream: UpstreamConfig = field(default_factory=UpstreamConfig)
+    health: HealthConfig = field(default_factory=HealthConfig)
+    limits: HttpLimits = field(default_factory=HttpLimits)
+    recorder: RecorderConfig = field(default_factory=RecorderConfig)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    embedded: EmbeddedConfig = field(default_factory=EmbeddedConfig)
+    request_log: LogTarget = "-"
+    drain_s: float = 30.0
+
+
+SECTIONS: dict[str, type] = {
+    "routing": RoutingConfig,
+    "upstream": UpstreamConfig,
+    "health": HealthConfig,
+    "limits": HttpLimits,
+    "recorder": RecorderConfig,
+    "metrics": MetricsConfig,
+    "embedded": EmbeddedConfig,
+}
+"""Keys whose value is a component's dataclass, field by field."""
+
+SCALARS = (
+    "listen",
+    "admin",
+    "admin_key_env",
+    "admin_key_file",
+    "data_dir",
+    "templates",
+    "request_log",
+    "drain_s",
+)
+
+LISTS = ("engines", "tenants")
+
+ENGINE_KEYS = ("name", "url", "kind", "models", "api_key_env", "api_key_file", "ca_file")
+
+TENANT_KEYS = ("name", "key_env", "key_file", "key_sha256", "business_line", "limits")
+
+AT_LEAST: dict[str, float] = {
+    "drain_s": 0,
+    "routing.prefix_hash.leading_blocks": 1,
+    "routing.prefix_hash.block_bytes": 1,
+    "upstream.max_idle": 0,
+    "limits.max_header_bytes": 1024,
+    "limits.max_body_bytes": 1024,
+    "recorder.batch": 1,
+    "recorder.capacity": 1,
+    "recorder.full_wait_s": 0,
+    "recorder.close_s": 0,
+    "metrics.max_label_values": 1,
+    "metrics.max_series": 1,
+    "embedded.num_blocks": 2,
+    "tenants.limits.concurrent": 1,
+    "tenants.limits.requests_per_minute": 1,
+    "tenants.limits.input_tokens_per_minute": 1,
+}
+"""Smallest value of a number, by key; without `[index]`."""
+
+MORE_THAN: dict[str, float] = {
+    "routing.prefix_hash.load_bound": 1,
+    "upstream.connect_s": 0,
+    "upstream.first_byte_s": 0,
+    "upstream.between_chunks_s": 0,
+    "upstream.idle_s": 0,
+    "limits.head_s": 0,
+    "limits.body_s": 0,
+    "limits.keep_alive_s": 0,
+    "limits.stall_s": 0,
+    "health.up_interval_s": 0,
+    "health.down_interval_s": 0,
+    "health.timeout_s": 0,
+    "recorder.flush_s": 0,
+}
+"""What a number must exceed, by key."""
