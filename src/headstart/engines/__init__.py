@@ -1,0 +1,1 @@
+"""ENGINES: how a request reaches what generates, whoever runs it."""
