@@ -1,0 +1,1 @@
+"""The `headstart` command: one module per subcommand."""

@@ -1,0 +1,15 @@
+"""Entry point: collects the subcommands."""
+
+import typer
+
+from headstart.cli import config, engine, model, serve, template
+from headstart.cli.demo import command as demo
+
+app = typer.Typer(no_args_is_help=True, add_completion=False)
+for command in (demo, serve, engine, model, template, config):
+    command.register(app)
+
+
+def main() -> None:
+    """Run the `headstart` command."""
+    app()
