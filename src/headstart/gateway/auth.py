@@ -1,0 +1,55 @@
+"""Who asks: API key to tenant."""
+
+import hashlib
+from collections.abc import Sequence
+
+from headstart.accounting.tenant import DEFAULT_TENANT, Tenant
+from headstart.errors import Unauthorized
+from headstart.wire.http1 import Fields
+
+
+class Authenticator:
+    """Finds the tenant that a request's key belongs to.
+
+    Keys are looked up by their SHA-256: how long that takes depends on the digest, which nobody
+    can steer towards another's, and not on how much of a key was guessed. Without tenants every
+    request belongs to `DEFAULT_TENANT` and no key is looked at.
+
+    Args:
+        tenants: each with the SHA-256 of its key.
+    """
+
+    __slots__ = ("_by_digest",)
+
+    def __init__(self, tenants: Sequence[Tenant]) -> None:
+        self._by_digest = {tenant.key_sha256: tenant for tenant in tenants}
+
+    @property
+    def requires_key(self) -> bool:
+        """Whether there are tenants; then a client's key never goes upstream."""
+        return bool(self._by_digest)
+
+    def tenant_of(self, fields: Fields) -> Tenant:
+        """Return the owner of the key in `Authorization: Bearer` or `x-api-key`.
+
+        Raises:
+            Unauthorized: there is no key, or no tenant has it.
+        """
+        if not self._by_digest:
+            return DEFAULT_TENANT
+        key = _key_of(fields)
+        if key is None:
+            raise Unauthorized("The request has no API key; send `Authorization: Bearer <key>`.")
+        tenant = self._by_digest.get(hashlib.sha256(key).digest())
+        if tenant is None:
+            raise Unauthorized("No tenant has this API key; check the key or ask for a new one.")
+        return tenant
+
+
+def _key_of(fields: Fields) -> bytes | None:
+    authorization = fields.get(b"authorization")
+    if authorization is not None:
+        scheme, _, key = authorization.partition(b" ")
+        if scheme.lower() == b"bearer" and key:
+            return key.strip()
+    return fields.get(b"x-api-key")

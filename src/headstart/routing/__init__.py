@@ -1,0 +1,1 @@
+"""ROUTER: which replica takes a request, and why."""

@@ -1,0 +1,193 @@
+"""Bodies of OpenAI's API, read only as far as the gateway needs them.
+
+Theory of operation: one pass of a JSON parser checks that a body is JSON and cuts out the few
+members that route, template or account for it; messages, tools and prompts stay the bytes they
+are. Wrong types are the engine's business: it knows what it accepts, and its complaint is in the
+form its clients expect. What the gateway refuses is what it cannot read at all.
+"""
+
+from typing import Final
+
+import msgspec
+
+from headstart.errors import BadRequest, HeadstartError
+from headstart.types import JsonObject
+
+# The decoder hands out this very object for members that a body does not have.
+_ABSENT: Final = msgspec.Raw()
+
+
+class RequestPeek(msgspec.Struct):
+    """Members of a request body that the gateway looks at; `Raw` ones are empty if absent."""
+
+    model: object = None
+    stream: object = None
+    stream_options: msgspec.Raw = _ABSENT
+    cache_salt: object = None
+    tools: msgspec.Raw = _ABSENT
+    system: msgspec.Raw = _ABSENT
+    instructions: msgspec.Raw = _ABSENT
+    messages: msgspec.Raw = _ABSENT
+    prompt: msgspec.Raw = _ABSENT
+    input: msgspec.Raw = _ABSENT
+
+    def has_stream_options(self) -> bool:
+        """Return whether `stream_options` is there, whatever it is."""
+        return self.stream_options is not _ABSENT
+
+    def model_name(self) -> str:
+        """Return the model asked for; empty if the body names none."""
+        return self.model if isinstance(self.model, str) else ""
+
+    def is_stream(self) -> bool:
+        """Return whether the body asks for a stream."""
+        return self.stream is True
+
+    def has_prompt_object(self) -> bool:
+        """Return whether `prompt` names a template."""
+        return is_object(self.prompt)
+
+    def asks_for_usage(self) -> bool:
+        """Return whether the body already has `stream_options.include_usage: true`."""
+        if not is_object(self.stream_options):
+            return False
+        return msgspec.json.decode(self.stream_options).get("include_usage") is True
+
+    def prompt_parts(self) -> tuple[msgspec.Raw, ...]:
+        """Return what enters the model, in the order that it enters: what is first stays longest.
+
+        Parts that the body does not have are empty.
+        """
+        return (
+            self.tools,
+            self.system,
+            self.instructions,
+            self.messages,
+            self.prompt,
+            self.input,
+        )
+
+
+class _Message(msgspec.Struct):
+    usage: msgspec.Raw = _ABSENT
+
+
+class ResponsePeek(msgspec.Struct):
+    """Members of a response body, or of one event of a stream, that accounting looks at.
+
+    `message` is where Anthropic's first event, `response` where OpenAI's Responses API puts them.
+    """
+
+    choices: msgspec.Raw = _ABSENT
+    usage: msgspec.Raw = _ABSENT
+    error: msgspec.Raw = _ABSENT
+    message: msgspec.Raw = _ABSENT
+    response: msgspec.Raw = _ABSENT
+
+    def usage_object(self) -> JsonObject | None:
+        """Return the usage object, wherever this dialect puts it, or None."""
+        raw = self.usage
+        if raw is _ABSENT:
+            for nested in (self.message, self.response):
+                if is_object(nested):
+                    raw = _MESSAGE.decode(nested).usage
+        if not is_object(raw):
+            return None
+        usage: JsonObject = msgspec.json.decode(raw)
+        return usage
+
+    def is_usage_only(self) -> bool:
+        """Return whether this is the extra event that `include_usage` asks for."""
+        return is_empty_array(self.choices) and is_object(self.usage)
+
+    def has_null_usage(self) -> bool:
+        """Return whether the event says `"usage": null`."""
+        return is_null(self.usage)
+
+    def has_error(self) -> bool:
+        """Return whether the event reports an error."""
+        return self.error is not _ABSENT and not is_null(self.error)
+
+
+_REQUEST: Final = msgspec.json.Decoder(RequestPeek)
+_RESPONSE: Final = msgspec.json.Decoder(ResponsePeek)
+_MESSAGE: Final = msgspec.json.Decoder(_Message)
+_OBJECT: Final = msgspec.json.Decoder(dict[str, object])
+
+
+def is_object(raw: msgspec.Raw) -> bool:
+    """Return whether `raw` is a JSON object; an absent member is not."""
+    return raw is not _ABSENT and bytes(memoryview(raw)[:1]) == b"{"
+
+
+def is_null(raw: msgspec.Raw) -> bool:
+    """Return whether `raw` is `null`; an absent member is not."""
+    return bytes(memoryview(raw)[:5]) == b"null"
+
+
+def is_empty_array(raw: msgspec.Raw) -> bool:
+    """Return whether `raw` is `[]`, with or without space inside."""
+    text = bytes(memoryview(raw)[:16])
+    return text[:1] == b"[" and text[1:].lstrip()[:1] == b"]"
+
+
+def peek_request(body: bytes) -> RequestPeek:
+    """Read a request body.
+
+    Raises:
+        BadRequest: it is not JSON, or not an object. The message quotes nothing of it.
+    """
+    try:
+        return _REQUEST.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise _not_json(body, exc) from exc
+
+
+def parse_object(body: bytes) -> JsonObject:
+    """Parse a whole body.
+
+    Raises:
+        BadRequest: it is not a JSON object.
+    """
+    try:
+        return _OBJECT.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise _not_json(body, exc) from exc
+
+
+def peek_response(body: bytes) -> ResponsePeek | None:
+    """Read a response body or an event's data; None if it is not a JSON object."""
+    try:
+        return _RESPONSE.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def error_body(error: HeadstartError) -> bytes:
+    """Return `error` as OpenAI's API writes errors."""
+    return msgspec.json.encode(
+        {
+            "error": {
+                "message": error.message,
+                "type": error.type,
+                "param": error.param,
+                "code": error.code,
+            }
+        }
+    )
+
+
+def error_event(error: HeadstartError) -> bytes:
+    """Return `error` as an event of a stream."""
+    return b"data: %b\n\n" % error_body(error)
+
+
+def _not_json(body: bytes, exc: Exception) -> BadRequest:
+    if not body:
+        return BadRequest("The body is empty; send a JSON object.")
+    if isinstance(exc, RecursionError):
+        return BadRequest("The body's JSON is nested too deeply.")
+    if isinstance(exc, UnicodeDecodeError):
+        return BadRequest("The body is not valid UTF-8.")
+    # msgspec's messages give positions and types, never the text itself.
+    return BadRequest(f"The body is not a JSON object: {exc}.")

@@ -1,0 +1,320 @@
+"""What the client gets when an engine does not do its part."""
+
+import asyncio
+
+import pytest
+
+from headstart.engines.base import UpstreamConfig
+from loopback import (
+    PLAIN,
+    RawClient,
+    Received,
+    ScriptedEngine,
+    Wire,
+    chat,
+    eventually,
+    get,
+    post,
+    running,
+    token_event,
+)
+
+
+def pair(answer) -> tuple[ScriptedEngine, ScriptedEngine]:
+    """Two replicas with one script."""
+    return ScriptedEngine(answer, name="r0"), ScriptedEngine(answer, name="r1")
+
+
+def attempts(engines) -> list[int]:
+    return sorted(len(engine.requests) for engine in engines)
+
+
+class Once:
+    """Fails the first request, whichever replica gets it, and answers the others."""
+
+    def __init__(self, failure) -> None:
+        self.failure = failure
+        self.has_failed = False
+
+    async def __call__(self, request: Received, wire: Wire) -> None:
+        if self.has_failed:
+            await wire.answer()
+        else:
+            self.has_failed = True
+            await self.failure(request, wire)
+
+
+async def close(_request: Received, wire: Wire) -> None:
+    wire.writer.close()
+
+
+async def reset(_request: Received, wire: Wire) -> None:
+    wire.reset()
+
+
+async def half_a_head(_request: Received, wire: Wire) -> None:
+    await wire.send(b"HTTP/1.1 200 OK\r\ncontent-")
+    wire.writer.close()
+
+
+async def nonsense(_request: Received, wire: Wire) -> None:
+    await wire.send(b"this is no HTTP\r\n\r\n")
+
+
+async def bad_gateway(_request: Received, wire: Wire) -> None:
+    await wire.answer(502, b'{"error":{"message":"first"}}')
+
+
+async def unavailable(_request: Received, wire: Wire) -> None:
+    await wire.answer(503, b'{"error":{"message":"first"}}')
+
+
+@pytest.mark.parametrize("failure", [close, reset, half_a_head, nonsense, bad_gateway, unavailable])
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_failure_before_the_first_byte_is_retried_once_elsewhere(failure, is_stream):
+    """The client notices nothing; the record counts it."""
+    engines = pair(Once(failure))
+    async with running(*engines) as up:
+        reply = await up.ask(post(chat(stream=is_stream)))
+    assert reply.status == 200
+    assert reply.body == PLAIN
+    assert attempts(engines) == [1, 1]
+    assert up.records[0].retries == 1
+    assert up.records[0].replica == reply.headers["x-headstart-replica"]
+
+
+@pytest.mark.parametrize("failure", [close, reset, half_a_head, nonsense])
+async def test_a_second_failure_is_reported(failure):
+    """One retry, not a round through the fleet."""
+    engines = [*pair(failure), ScriptedEngine(failure, name="r2")]
+    async with running(*engines) as up:
+        reply = await up.ask(post(chat()))
+        assert up.gateway.replicas()[0].in_flight == 0
+    assert reply.status == 502
+    assert reply.json()["error"]["code"] == "upstream_error"
+    assert attempts(engines) == [0, 1, 1]
+    (record,) = up.records
+    assert (record.status, record.error_code, record.retries) == (502, "upstream_error", 1)
+    assert record.replica == ""
+
+
+@pytest.mark.parametrize("status", [502, 503])
+async def test_the_second_engines_refusal_passes(status):
+    """With its own body."""
+
+    async def answer(_request: Received, wire: Wire) -> None:
+        await wire.answer(status, b'{"error":{"message":"mine"}}', ["retry-after: 7"])
+
+    engines = pair(answer)
+    async with running(*engines) as up:
+        reply = await up.ask(post(chat()))
+    assert (reply.status, reply.body) == (status, b'{"error":{"message":"mine"}}')
+    assert reply.headers["retry-after"] == "7"
+    assert attempts(engines) == [1, 1]
+
+
+async def test_a_lone_engines_503_passes():
+    """There is nowhere else to go."""
+    engine = ScriptedEngine(unavailable)
+    async with running(engine) as up:
+        reply = await up.ask(post(chat()))
+    assert (reply.status, reply.body) == (503, b'{"error":{"message":"first"}}')
+    assert len(engine.requests) == 1
+    assert up.records[0].retries == 0
+
+
+async def test_a_kept_connection_that_was_closed_is_replaced():
+    """Even where there is one replica only: the engine was not at fault."""
+    engine = ScriptedEngine()
+    async with running(engine) as up:
+        assert (await up.ask(post(chat()))).status == 200
+        engine.answer = Once(close)
+        assert (await up.ask(post(chat()))).status == 200
+    assert [record.retries for record in up.records] == [0, 1]
+
+
+async def test_a_dead_replica_is_left_out_until_it_returns():
+    """Refused connections cost no request, and its return is noticed."""
+    engines = pair(Once(close))
+    for engine in engines:
+        engine.answer = ScriptedEngine().answer
+    async with running(*engines) as up:
+        port = engines[0].port
+        await engines[0].stop()
+        for _ in range(6):
+            assert (await up.ask(post(chat()))).status == 200
+        assert len(engines[1].requests) == 6
+        await eventually(lambda: not up.gateway.replicas()[0].is_available)
+        assert up.gateway.replicas()[0].reason
+        assert port == engines[0].port
+        await engines[0].start()
+        await eventually(lambda: up.gateway.replicas()[0].is_available)
+        assert up.gateway.replicas()[0].reason == ""
+        while not engines[0].requests:
+            assert (await up.ask(post(chat()))).status == 200
+
+
+async def test_without_any_replica_the_answer_is_503_with_retry_after():
+    """And /ready says why."""
+    engine = ScriptedEngine()
+    await engine.start()
+    await engine.stop()
+    async with running(configs=[engine.config()], waits=False) as up:
+        await eventually(lambda: "Connect" in up.gateway.replicas()[0].reason.title())
+        reply = await up.ask(post(chat()))
+        ready = await up.ask(get("/ready"))
+        alive = await up.ask(get("/health"))
+    assert reply.status == 503
+    assert reply.headers["retry-after"] == "1"
+    assert reply.json()["error"]["code"] == "no_replica_available"
+    assert ready.status == 503
+    assert "r0" in ready.json()["unavailable"]
+    assert alive.status == 200
+
+
+async def die_by_fin(wire: Wire) -> None:
+    wire.writer.close()
+
+
+async def die_by_reset(wire: Wire) -> None:
+    wire.reset()
+
+
+async def die_in_a_line(wire: Wire) -> None:
+    await wire.send(b'14\r\ndata: {"choices":[{"')
+    wire.writer.close()
+
+
+async def die_of_nonsense(wire: Wire) -> None:
+    await wire.send(b"zz\r\n")
+
+
+@pytest.mark.parametrize("die", [die_by_fin, die_by_reset, die_in_a_line, die_of_nonsense])
+async def test_death_in_a_stream_becomes_an_error_event_and_a_proper_end(die):
+    """Whole events, then ours, no forged [DONE], no second attempt."""
+
+    async def answer(_request: Received, wire: Wire) -> None:
+        await wire.begin_stream()
+        await wire.piece(token_event("a"))
+        await read_first.wait()
+        await die(wire)
+
+    read_first = asyncio.Event()
+    engines = pair(answer)
+    async with running(*engines) as up:
+        client = await RawClient.connect(up.port)
+        await client.send(post(chat(stream=True)))
+        await client.read_head()
+        assert await client.read_piece() == token_event("a")
+        read_first.set()
+        rest = b""
+        while piece := await client.read_piece():
+            rest += piece
+        await client.send(get("/health"))
+        assert (await client.read_reply()).status == 200
+        client.close()
+    assert rest.startswith(b'data: {"error":{"message":')
+    assert rest.endswith(b'"code":"upstream_error"}}\n\n')
+    assert rest.count(b"\n\n") == 1
+    assert attempts(engines) == [0, 1]
+    (record,) = up.records
+    assert (record.status, record.error_code) == (200, "upstream_error")
+    assert record.ttft_s is not None
+
+
+async def test_death_in_a_plain_body_cuts_the_connection():
+    """A short body must not look like a whole one."""
+
+    async def answer(_request: Received, wire: Wire) -> None:
+        await wire.send(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{")
+        await seen.wait()
+        wire.writer.close()
+
+    seen = asyncio.Event()
+    async with running(ScriptedEngine(answer)) as up:
+        client = await RawClient.connect(up.port)
+        await client.send(post(chat()))
+        await client.read_head()
+        seen.set()
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await client.reader.readexactly(100)
+        client.close()
+    assert up.records[0].error_code == "upstream_error"
+
+
+async def test_an_error_event_of_the_engine_passes_and_is_noted():
+    """vLLM reports a dead worker with status 200."""
+    event = b'data: {"error":{"message":"worker died","code":500}}\n\n'
+
+    async def answer(_request: Received, wire: Wire) -> None:
+        await wire.begin_stream()
+        await wire.piece(event)
+        await wire.piece(b"data: [DONE]\n\n")
+        await wire.end_stream()
+
+    async with running(ScriptedEngine(answer)) as up:
+        reply = await up.ask(post(chat(stream=True)))
+    assert reply.body == event + b"data: [DONE]\n\n"
+    assert up.records[0].error_code == "engine_error_event"
+
+
+async def test_a_silent_engine_is_a_504_and_not_tried_elsewhere():
+    """It may be at work; a second one would do it twice."""
+
+    async def answer(_request: Received, wire: Wire) -> None:
+        await wire.closed()
+
+    engines = pair(answer)
+    async with running(*engines, upstream=UpstreamConfig(first_byte_s=0.05)) as up:
+        reply = await up.ask(post(chat()))
+        await eventually(lambda: not any(each.in_flight for each in up.gateway.replicas()))
+    assert reply.status == 504
+    assert reply.json()["error"]["code"] == "upstream_timeout"
+    assert attempts(engines) == [0, 1]
+
+
+async def test_an_engine_that_falls_silent_in_a_stream_is_given_up():
+    """With an error event, and its connection closed."""
+    closed = asyncio.Event()
+
+    async def answer(_request: Received, wire: Wire) -> None:
+        await wire.begin_stream()
+        await wire.piece(token_event("a"))
+        await wire.closed()
+        closed.set()
+
+    async with running(
+        ScriptedEngine(answer), upstream=UpstreamConfig(between_chunks_s=0.05)
+    ) as up:
+        reply = await up.ask(post(chat(stream=True)))
+        await closed.wait()
+    assert reply.is_complete
+    assert b"upstream_timeout" in reply.body
+
+
+async def test_the_head_of_a_stream_does_not_shorten_the_wait_for_its_first_event():
+    """Engines send the head at once and prefill for as long as first_byte_s allows."""
+
+    async def answer(_request: Received, wire: Wire) -> None:
+        await wire.begin_stream()
+        await asyncio.sleep(0.2)
+        await wire.piece(token_event("a"))
+        await wire.end_stream()
+
+    config = UpstreamConfig(between_chunks_s=0.05, first_byte_s=60)
+    async with running(ScriptedEngine(answer), upstream=config) as up:
+        reply = await up.ask(post(chat(stream=True)))
+    assert reply.body == token_event("a")
+
+
+async def test_bytes_after_a_complete_response_do_not_reach_the_next_client():
+    """The connection is given up instead."""
+
+    async def answer(_request: Received, wire: Wire) -> None:
+        await wire.answer(body=b"{}")
+        await wire.send(b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nstolen")
+
+    async with running(ScriptedEngine(answer)) as up:
+        for _ in range(5):
+            reply = await up.ask(post(chat()))
+            assert b"stolen" not in reply.body

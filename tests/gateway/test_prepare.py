@@ -1,0 +1,130 @@
+"""`Preparer`: what is read of a body, what is changed, and what it says of templates."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from headstart.errors import BadRequest, NotFound, TemplateError
+from headstart.gateway.prepare import Preparer
+from headstart.prompt.fingerprint import namespace, prefix_keys
+from headstart.routing.config import PrefixHashConfig
+from headstart.types import JsonObject
+from headstart.wire.http1 import Request
+from loopback import ScriptedEngine, chat, post, running
+
+BLOCKS = PrefixHashConfig(leading_blocks=4, block_bytes=64)
+CHAT = "/v1/chat/completions"
+
+
+@dataclass(frozen=True)
+class Applied:
+    body: bytes
+    template_label: str = "support-agent@7"
+
+
+def apply_template(body: JsonObject) -> Applied:
+    """A template that says `filled`, for requests that name `support-agent`."""
+    prompt = body["prompt"]
+    assert isinstance(prompt, dict)
+    if prompt["id"] != "support-agent":
+        raise NotFound(f"No template {prompt['id']!r}.", param="prompt.id")
+    if "question" not in prompt["variables"]:
+        raise TemplateError("The variable 'question' is missing.", param="prompt.variables")
+    return Applied(b'{"model":"m","messages":[{"role":"user","content":"filled"}],"stream":true}')
+
+
+def prepare(body: bytes, path: str = CHAT, applier=apply_template):
+    return Preparer(applier, BLOCKS).prepare(Request("POST", path.encode(), [], {}, body))
+
+
+def test_keys_are_those_of_the_parts_in_the_models_order():
+    """Tools before messages, under model and salt."""
+    tools = b'[{"type":"function","function":{"name":"' + b"f" * 80 + b'"}}]'
+    messages = b'[{"role":"user","content":"' + b"x" * 400 + b'"}]'
+    body = b'{"messages":%b,"tools":%b,"model":"m","cache_salt":"s"}' % (messages, tools)
+    expected = prefix_keys([tools, messages], namespace("m", "s"), block_bytes=64, max_blocks=4)
+    assert prepare(body).keys == expected
+    assert len(expected) == 4
+
+
+def test_a_prompt_shorter_than_a_block_has_no_keys():
+    """Routing then looks at the load alone."""
+    assert not prepare(b'{"model":"m","messages":[]}').keys
+
+
+def test_a_body_without_need_is_the_same_object():
+    """Not even copied."""
+    body = b'{"model":"m","messages":[]}'
+    prepared = prepare(body)
+    assert prepared.body is body
+    assert prepared.body_changes == ()
+
+
+def test_a_template_makes_the_body_and_is_named():
+    """Then the body is read again: the template may have asked for a stream."""
+    body = b'{"prompt":{"id":"support-agent","variables":{"question":"q"}}}'
+    prepared = prepare(body)
+    assert prepared.template == "support-agent@7"
+    assert prepared.model == "m"
+    assert prepared.is_stream
+    assert prepared.body_changes == ("template", "stream_options")
+    assert b"filled" in prepared.body
+
+
+def test_a_prompt_object_means_a_template_on_the_chat_surface_only():
+    """Elsewhere it is the engine's field."""
+    body = b'{"model":"m","prompt":{"id":"support-agent"}}'
+    for path in ("/v1/completions", "/v1/responses"):
+        assert prepare(body, path).body is body
+
+
+def test_a_prompt_that_is_no_object_is_the_engines():
+    """A string, as in completions."""
+    assert prepare(b'{"model":"m","prompt":"x"}').template is None
+
+
+def test_without_templates_such_a_request_is_refused_with_the_next_step():
+    """The message names the setting."""
+    with pytest.raises(TemplateError, match="templates"):
+        prepare(b'{"prompt":{"id":"x"}}', applier=None)
+
+
+def test_stream_options_that_are_no_object_are_left_to_the_engine():
+    """It will complain in its own words."""
+    body = b'{"model":"m","stream":true,"stream_options":7}'
+    prepared = prepare(body)
+    assert prepared.body is body
+    assert not prepared.hides_usage
+    assert prepared.body_changes == ()
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b"\xff", b"{" * 100])
+def test_an_unreadable_body_passes_where_it_need_not_be_read(body):
+    """And is refused where it must."""
+    assert prepare(body, "/v1/files").body is body
+    with pytest.raises(BadRequest):
+        prepare(body, "/v1/completions")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "status"),
+    [
+        ({"id": "support-agent", "variables": {"question": "q"}}, 200),
+        ({"id": "support-agent", "variables": {}}, 400),
+        ({"id": "nope", "variables": {}}, 404),
+    ],
+)
+async def test_templates_over_http(prompt, status):
+    """The label is in the response and in the record; errors are in form."""
+    engine = ScriptedEngine()
+    async with running(engine, apply_template=apply_template) as up:
+        reply = await up.ask(post(chat(prompt=prompt)))
+    assert reply.status == status
+    (record,) = up.records
+    if status == 200:
+        assert reply.headers["x-headstart-template"] == "support-agent@7"
+        assert record.template == "support-agent@7"
+        assert engine.requests[0].json()["messages"][0]["content"] == "filled"
+    else:
+        assert reply.json()["error"]["param"].startswith("prompt.")
+        assert not engine.requests

@@ -1,0 +1,212 @@
+"""The policies: what they promise about load, prefixes and ties."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from itertools import pairwise
+from math import ceil
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headstart.routing.build import build_policy
+from headstart.routing.config import PrefixHashConfig, RoutingConfig
+from headstart.routing.least_loaded import LeastLoaded
+from headstart.routing.policy import RoutingRequest
+from headstart.routing.prefix_hash import PrefixHash, floor_power_of_two
+from headstart.routing.replica import Replica
+from headstart.routing.ring import HashRing
+from headstart.routing.round_robin import RoundRobin
+from headstart.types import PrefixKey
+
+KEYS = st.integers(0, 2**128 - 1).map(PrefixKey)
+NAMES = st.lists(st.text(min_size=1, max_size=5), min_size=1, max_size=8, unique=True)
+
+
+def fleet(*in_flight: int) -> tuple[Replica, ...]:
+    replicas = []
+    for index, count in enumerate(in_flight):
+        replica = Replica(f"r{index}")
+        for _ in range(count):
+            replica.begin(100)
+        replicas.append(replica)
+    return tuple(replicas)
+
+
+def request(*keys: int) -> RoutingRequest:
+    return RoutingRequest("m", [PrefixKey(key) for key in keys], 5000)
+
+
+@pytest.mark.parametrize("name", ["round_robin", "least_loaded", "prefix_hash"])
+def test_a_policy_is_built_by_name(name):
+    """And bears that name in its decisions."""
+    policy = build_policy(RoutingConfig(policy=name))
+    assert policy.name == name
+    decision = policy.choose(request(1), fleet(0, 0))
+    assert decision.policy == name
+    assert decision.reason
+
+
+def test_round_robin_takes_turns():
+    """Load and prefix make no difference."""
+    policy, replicas = RoundRobin(), fleet(5, 0, 9)
+    chosen = [policy.choose(request(1), replicas).replica.name for _ in range(6)]
+    assert chosen == ["r0", "r1", "r2"] * 2
+
+
+def test_round_robin_goes_on_when_the_set_changes():
+    """A shrinking set is no error."""
+    policy = RoundRobin()
+    for replicas in (fleet(0, 0, 0), fleet(0), fleet(0, 0)):
+        assert policy.choose(request(), replicas).replica in replicas
+
+
+def test_least_loaded_takes_the_fewest_requests_then_the_fewest_bytes():
+    """In this order."""
+    replicas = fleet(2, 1, 1)
+    replicas[1].in_flight_bytes = 900
+    policy = LeastLoaded()
+    assert {policy.choose(request(), replicas).replica.name for _ in range(5)} == {"r2"}
+
+
+def test_equals_are_taken_in_turn():
+    """A lone request after another must not always meet the first replica."""
+    policy, replicas = LeastLoaded(), fleet(0, 0, 0, 0)
+    chosen = Counter(policy.choose(request(), replicas).replica.name for _ in range(40))
+    assert chosen == {"r0": 10, "r1": 10, "r2": 10, "r3": 10}
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=6))
+def test_nothing_is_less_loaded_than_the_choice(loads):
+    """Against the plain minimum."""
+    replicas = fleet(*loads)
+    assert LeastLoaded().choose(request(), replicas).replica.in_flight == min(loads)
+
+
+@given(st.lists(st.integers(0, 8), min_size=1, max_size=6), KEYS, st.floats(1.01, 3.0))
+def test_the_bound_is_never_exceeded(loads, key, load_bound):
+    """After the choice no replica has more than its share of what is then in flight."""
+    replicas = fleet(*loads)
+    policy = PrefixHash(PrefixHashConfig(load_bound=load_bound))
+    chosen = policy.choose(request(key), replicas).replica
+    chosen.begin(1)
+    total = sum(replica.in_flight for replica in replicas)
+    assert chosen.in_flight <= ceil(load_bound * total / len(replicas))
+
+
+def test_prompts_that_begin_alike_go_to_one_replica():
+    """One at a time: nothing is over its bound."""
+    policy, replicas = PrefixHash(PrefixHashConfig()), fleet(0, 0, 0, 0)
+    for key in range(50):
+        chosen = {policy.choose(request(key * 2**64 + key), replicas).replica for _ in range(5)}
+        assert len(chosen) == 1
+
+
+def test_a_hot_prefix_spills_to_the_same_next_replica():
+    """The ring's order after the owner is the same each time."""
+    policy, replicas = PrefixHash(PrefixHashConfig()), fleet(0, 0, 0, 0)
+    owner = policy.choose(request(7), replicas).replica
+    for _ in range(3):
+        owner.begin(1)
+    spilled = {policy.choose(request(7), replicas) for _ in range(5)}
+    assert len({decision.replica for decision in spilled}) == 1
+    (decision,) = spilled
+    assert decision.replica is not owner
+    assert decision.reason == "ring owner over its bound"
+
+
+def test_different_prefixes_spread():
+    """Not all new prefixes to the first replica."""
+    policy, replicas = PrefixHash(PrefixHashConfig()), fleet(0, 0, 0, 0)
+    keys = [int.from_bytes(os.urandom(16), "big") for _ in range(4000)]
+    counts = Counter(policy.choose(request(key), replicas).replica.name for key in keys)
+    assert max(counts.values()) / 1000 < 1.35
+
+
+def test_a_short_prompt_goes_where_there_is_least_to_do():
+    """It has no full block, so no key."""
+    policy = PrefixHash(PrefixHashConfig())
+    decision = policy.choose(request(), fleet(3, 0, 3))
+    assert decision.replica.name == "r1"
+    assert "short" in decision.reason
+
+
+def test_a_growing_conversation_moves_at_most_three_times():
+    """With 8 leading blocks the key changes at 2, 4 and 8 blocks and never again."""
+    policy, replicas = PrefixHash(PrefixHashConfig(leading_blocks=8)), fleet(0, 0, 0, 0, 0)
+    for conversation in range(30):
+        keys = [hash_like(conversation, block) for block in range(40)]
+        chosen = [
+            policy.choose(request(*keys[:blocks]), replicas).replica for blocks in range(1, 41)
+        ]
+        moves = [
+            blocks
+            for blocks, (before, after) in enumerate(pairwise(chosen), start=2)
+            if before is not after
+        ]
+        assert set(moves) <= {2, 4, 8}
+
+
+def hash_like(*parts: int) -> int:
+    return int.from_bytes(repr(parts).encode().rjust(16, b"!")[:16], "big") * 2654435761 % 2**128
+
+
+@pytest.mark.parametrize(
+    ("number", "power"), [(1, 1), (2, 2), (3, 2), (4, 4), (7, 4), (8, 8), (9, 8)]
+)
+def test_floor_power_of_two(number, power):
+    """The key of 3 blocks is that of 2."""
+    assert floor_power_of_two(number) == power
+
+
+def test_a_list_of_candidates_that_changes_in_place_is_noticed():
+    """Only a tuple's identity may be relied on."""
+    policy = PrefixHash(PrefixHashConfig())
+    replicas = list(fleet(0, 0, 0))
+    policy.choose(request(5), replicas)
+    gone = replicas.pop()
+    for key in range(200):
+        assert policy.choose(request(key << 60), replicas).replica is not gone
+
+
+@given(NAMES, KEYS, st.data())
+def test_removing_a_member_moves_only_its_keys(names, key, data):
+    """Consistent hashing's promise."""
+    owner = names[next(HashRing(names).walk(key))]
+    removed = data.draw(st.sampled_from(names))
+    rest = [name for name in names if name != removed]
+    if rest:
+        new_owner = rest[next(HashRing(rest).walk(key))]
+        assert new_owner == owner or owner == removed
+
+
+@given(NAMES, KEYS, st.randoms())
+def test_the_order_of_names_makes_no_difference(names, key, random):
+    """Gateways list the same replicas in any order."""
+    shuffled = names[:]
+    random.shuffle(shuffled)
+    walks = [[ring[index] for index in HashRing(ring).walk(key)] for ring in (names, shuffled)]
+    assert walks[0] == walks[1]
+    assert sorted(walks[0]) == sorted(names)
+
+
+def test_the_ring_is_the_same_in_every_process():
+    """Whatever Python's hash seed."""
+    code = (
+        "from headstart.routing.ring import HashRing;"
+        "print([list(HashRing(['a','b','c','d']).walk(k << 57)) for k in range(50)])"
+    )
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+        for seed in ("0", "1")
+    }
+    here = [list(HashRing(["a", "b", "c", "d"]).walk(key << 57)) for key in range(50)]
+    assert printed == {f"{here}\n"}

@@ -1,0 +1,147 @@
+"""`wire.openai`: what is read of a body, and the form of errors."""
+
+import contextlib
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headstart.errors import BadRequest, NotFound
+from headstart.wire.openai import (
+    error_body,
+    error_event,
+    parse_object,
+    peek_request,
+    peek_response,
+)
+
+
+def test_a_body_is_read_as_far_as_needed():
+    """Model, stream, and the raw text of what enters the model."""
+    peek = peek_request(b'{"model":"m","stream":true,"messages":[ {"a": 1.0} ],"x":{"y":1}}')
+    assert peek.model_name() == "m"
+    assert peek.is_stream()
+    assert bytes(peek.messages) == b'[ {"a": 1.0} ]'
+    assert not peek.has_prompt_object()
+    assert not peek.has_stream_options()
+
+
+def test_parts_come_in_the_order_in_which_they_enter_the_model():
+    """Tools are rendered before messages, whatever the body's order."""
+    peek = peek_request(b'{"messages":[1],"tools":[2],"system":"s"}')
+    parts = [bytes(part) for part in peek.prompt_parts()]
+    assert [part for part in parts if part] == [b"[2]", b'"s"', b"[1]"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model":5}',
+        b'{"stream":"yes"}',
+        b'{"messages":"x"}',
+        b'{"stream_options":3}',
+        b'{"tools":{}}',
+    ],
+)
+def test_wrong_types_are_left_to_the_engine(body):
+    """The gateway reads nothing out of them and refuses nothing."""
+    peek = peek_request(body)
+    assert peek.model_name() == ""
+    assert not peek.is_stream()
+    assert not peek.asks_for_usage()
+
+
+@pytest.mark.parametrize(
+    ("options", "asks"),
+    [
+        (b'{"include_usage":true}', True),
+        (b'{"include_usage":false}', False),
+        (b"{}", False),
+        (b"null", False),
+    ],
+)
+def test_whether_usage_was_asked_for(options, asks):
+    """Only `true` asks."""
+    peek = peek_request(b'{"stream_options":' + options + b"}")
+    assert peek.asks_for_usage() is asks
+    assert peek.has_stream_options()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b"null", b'{"a":1}x', b'{"a":NaN}', b'{"model":"\xff"}', b"[" * 100_000],
+)
+def test_what_is_not_a_json_object_is_refused_without_quoting_it(body):
+    """Prompt text never reaches an error message."""
+    for parse in (peek_request, parse_object):
+        with pytest.raises(BadRequest) as caught:
+            parse(body)
+        assert len(caught.value.message) < 200
+
+
+def test_the_message_of_a_bad_body_holds_nothing_of_it():
+    """Not even the neighbourhood of the error."""
+    with pytest.raises(BadRequest) as caught:
+        peek_request(b'{"messages":[{"content":"secret words" "oops"}]}')
+    assert "secret" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("body", "usage"),
+    [
+        (b'{"usage":{"prompt_tokens":1}}', {"prompt_tokens": 1}),
+        (b'{"message":{"usage":{"input_tokens":1}}}', {"input_tokens": 1}),
+        (b'{"response":{"usage":{"input_tokens":1}}}', {"input_tokens": 1}),
+        (b'{"message":{"x":1}}', None),
+        (b'{"usage":null}', None),
+        (b'{"usage":3}', None),
+        (b"{}", None),
+    ],
+)
+def test_usage_is_found_where_each_api_puts_it(body, usage):
+    """Chat and completions, Anthropic's messages, OpenAI's responses."""
+    peek = peek_response(body)
+    assert peek is not None
+    assert peek.usage_object() == usage
+
+
+@pytest.mark.parametrize(
+    ("choices", "is_only"), [(b"[]", True), (b"[ ]", True), (b"[{}]", False), (b"null", False)]
+)
+def test_the_usage_event_has_no_choices(choices, is_only):
+    """OpenAI's documentation of `include_usage`."""
+    peek = peek_response(b'{"choices":' + choices + b',"usage":{"prompt_tokens":1}}')
+    assert peek is not None
+    assert peek.is_usage_only() is is_only
+
+
+def test_a_response_that_is_not_json_gives_nothing():
+    """It is passed on and not understood."""
+    assert peek_response(b"<html>") is None
+
+
+def test_errors_have_openais_form():
+    """`error.message`, `type`, `param`, `code`."""
+    error = NotFound("No such model.", param="model")
+    body = json.loads(error_body(error))
+    assert body == {
+        "error": {
+            "message": "No such model.",
+            "type": "not_found_error",
+            "param": "model",
+            "code": "not_found",
+        }
+    }
+    assert error_event(error) == b"data: " + error_body(error) + b"\n\n"
+
+
+@given(st.binary(max_size=200))
+def test_no_body_does_more_than_raise_bad_request(raw):
+    """Hostile bytes included."""
+    for body in (raw, b"{" + raw + b"}"):
+        with contextlib.suppress(BadRequest):
+            peek_request(body).asks_for_usage()
+        peek = peek_response(body)
+        if peek is not None:
+            peek.usage_object()
