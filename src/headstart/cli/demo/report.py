@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from headstart.cli.demo.measure import ScenarioResult
@@ -34,7 +33,7 @@ def as_table(results: Sequence[ScenarioResult]) -> Table:
     """Return the table of all scenarios, 78 columns wide; times in milliseconds."""
     table = Table(
         title="The same requests with the prefix cache off and on (medians, milliseconds)",
-        box=SIMPLE_HEAD,
+        box=None,
         padding=(0, 1, 0, 0),
         pad_edge=False,
     )
