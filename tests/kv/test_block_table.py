@@ -98,3 +98,26 @@ def test_growing_fails_without_side_effects_when_the_pool_is_exhausted():
     assert not table.grow()
     assert len(table.block_ids) == 2
     pool.check_integrity()
+
+
+def test_a_copy_takes_the_place_of_the_block_that_was_evicted():
+    """Two requests compute the same block; when the cached one is gone, the other's is cached."""
+    pool = BlockPool(4, block_size=2)
+    first, second = (BlockTable(pool, [1, 2], ROOT) for _ in range(2))
+    for table in (first, second):
+        assert table.admit([])
+        table.commit(2)
+    first.release()
+    other = BlockTable(pool, [7, 7, 7, 7, 7], ROOT)
+    assert other.admit([])  # evicts the first's block
+    other.release()
+    pool.take_events()
+    for token in (3, 4):
+        second.append(token)
+    assert second.grow()
+    second.commit(4)
+    (stored,) = pool.take_events()
+    assert stored.block_hashes == tuple(second.full_block_hashes())
+    assert (stored.parent_block_hash, stored.token_ids) == (None, (1, 2, 3, 4))
+    assert len(BlockTable(pool, [1, 2, 3, 4, 5], ROOT).match()) == 2
+    pool.check_integrity()

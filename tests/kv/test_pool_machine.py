@@ -56,7 +56,11 @@ class NaivePool:
         return True
 
     def compute(self, request, end):
-        for i in range(request.computed // self.size, end // self.size):
+        start, stop = request.computed // self.size, end // self.size
+        if start < stop:
+            while start and self.identity(request, start - 1) not in self.contents:
+                start -= 1
+        for i in range(start, stop):
             if self.identity(request, i) not in self.contents:
                 self.contents[request.blocks[i]] = self.identity(request, i)
         request.computed = end

@@ -1,6 +1,8 @@
 """Tokenizers from vocabularies and tokenizer.json, and decoding token by token."""
 
 import json
+import threading
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -178,3 +180,23 @@ def test_a_broken_tokenizer_json_is_refused():
     description["decoder"] = {"type": "WordPiece", "prefix": "##", "cleanup": True}
     with pytest.raises(ModelUnavailable, match="WordPiece"):
         Tokenizer.from_json(json.dumps(description).encode())
+
+
+@pytest.mark.parametrize("encode", [Tokenizer.encode, Tokenizer.encode_plain])
+def test_other_threads_run_while_a_long_text_is_tokenised(tiny, encode):
+    """One client's long prompt must not hold up the streams of all others."""
+    text = "the user and the other thing " * 50_000
+    encode(tiny, "x")  # builds what is built once
+    turns = 0
+    encoder = threading.Thread(target=encode, args=(tiny, text))
+    encoder.start()
+    while encoder.is_alive():
+        turns += 1
+        encoder.join(0.001)
+    assert turns > 20
+
+
+def test_a_vocabulary_whose_parts_do_not_fit_is_refused():
+    """A merge of tokens that are not there: the file is damaged."""
+    with pytest.raises(ModelUnavailable, match=r"vocabulary cannot be used.*fetch it again"):
+        Tokenizer.from_vocabulary(replace(tiny_spec(), merges=["no such"]))

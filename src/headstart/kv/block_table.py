@@ -59,6 +59,11 @@ class BlockTable:
         return len(self.token_ids)
 
     @property
+    def is_cacheable(self) -> bool:
+        """Whether its blocks are looked up and stored."""
+        return self._root is not None
+
+    @property
     def num_matchable_blocks(self) -> int:
         """Full blocks that a look-up may return: the last token is always recomputed."""
         if self._root is None:
@@ -123,6 +128,10 @@ class BlockTable:
         if start == end:
             return
         hashes = self.full_block_hashes()
+        # Where another block had the same contents, ours has no hash (the pool's rule 4). If that
+        # one is evicted by now, ours takes its place, so that no block lacks its parent.
+        while start > 0 and not self._pool.is_cached(hashes[start - 1]):
+            start -= 1
         self._pool.store(
             self._blocks[start:end],
             hashes[start:end],

@@ -16,7 +16,8 @@ Rules (vLLM, design document "Automatic Prefix Caching"):
    are touched (they leave the free queue) before new blocks are popped from its head.
 3. A request's blocks are freed from last to first, to the tail of the queue: of two blocks that
    were freed together, the one further down the prompt is evicted first.
-4. One block per hash. A block whose contents are already cached elsewhere stays without a hash.
+4. One block per hash. A block whose contents are already cached elsewhere stays without a hash,
+   until the other is evicted and a later block of its own prompt is stored.
 
 What it does not do: it holds no KV, counts no requests, and hashes nothing (see
 `headstart.kv.block_table`).
@@ -69,6 +70,10 @@ class BlockPool:
     def num_cached_blocks(self) -> int:
         """Blocks that a look-up can find, held or not."""
         return len(self._cached)
+
+    def is_cached(self, block_hash: BlockHash) -> bool:
+        """Return whether a look-up would find this block now; does not hold it."""
+        return block_hash in self._cached
 
     def match(self, block_hashes: Iterable[BlockHash]) -> list[Block]:
         """Find the longest leading run of cached blocks; does not hold them.

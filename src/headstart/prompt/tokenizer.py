@@ -150,17 +150,26 @@ class Tokenizer:
         """Build from a GGUF file's vocabulary.
 
         Raises:
-            ModelUnavailable: the vocabulary's model or pre-tokenizer is not known.
+            ModelUnavailable: the vocabulary's model or pre-tokenizer is not known, or its parts
+                do not fit together.
         """
         if vocab.model == "gpt2":
-            backend, to_bytes = _byte_level_backend(vocab), _byte_level_bytes
+            make_backend, to_bytes = _byte_level_backend, _byte_level_bytes
         elif vocab.model == "llama":
-            backend, to_bytes = _sentencepiece_backend(vocab), _sentencepiece_bytes
+            make_backend, to_bytes = _sentencepiece_backend, _sentencepiece_bytes
         else:
             raise ModelUnavailable(
                 f"tokenizer.ggml.model is {vocab.model!r}, which is not supported; "
                 "use a GGUF file whose vocabulary is 'gpt2' or 'llama'"
             )
+        try:
+            backend = make_backend(vocab)
+        except ModelUnavailable:
+            raise
+        except Exception as exc:  # the library has no narrower class
+            raise ModelUnavailable(
+                f"the model's vocabulary cannot be used: {exc}; the file is damaged, fetch it again"
+            ) from exc
         written = {_CONTROL, _USER_DEFINED}  # their text stands for itself
         token_bytes = [
             text.encode() if kind in written else to_bytes(text)
@@ -179,13 +188,11 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of `text`; special tokens written in it become their ids."""
-        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
-        return ids
+        return _ids(self._backend, text)
 
     def encode_plain(self, text: str) -> list[int]:
         """Return the ids of `text`; special tokens written in it are ordinary characters."""
-        ids: list[int] = self._plain_backend.encode(text, add_special_tokens=False).ids
-        return ids
+        return _ids(self._plain_backend, text)
 
     def decode(self, token_ids: Iterable[int], *, skip_special: bool = True) -> str:
         """Return the text of `token_ids`; incomplete UTF-8 becomes U+FFFD.
@@ -247,6 +254,13 @@ class IncrementalDecoder:
     def flush(self) -> str:
         """End the text: a character that is still incomplete becomes U+FFFD."""
         return self._utf8.decode(b"", final=True)
+
+
+def _ids(backend: tokenizers.Tokenizer, text: str) -> list[int]:
+    # A batch of one: only batches let go of the interpreter's lock, and a long text takes seconds.
+    (encoding,) = backend.encode_batch_fast([text], add_special_tokens=False)
+    ids: list[int] = encoding.ids
+    return ids
 
 
 def _byte_level_backend(vocab: VocabularySpec) -> tokenizers.Tokenizer:

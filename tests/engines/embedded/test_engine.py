@@ -424,3 +424,68 @@ def test_statistics_of_a_running_engine_show_who_runs_and_waits(make_engine):
     assert (statistics.num_running, statistics.num_waiting) == (1, 1)
     assert 0 < statistics.kv_usage_ratio < 1
     assert (statistics.num_blocks, statistics.block_size) == (128, 16)
+
+
+def test_with_caching_off_no_look_up_is_counted(make_engine):
+    """As with vLLM, the hit ratio of an engine without a cache is 0 / 0, not 0."""
+    engine = make_engine(enable_prefix_caching=False)
+    generate(engine, TEXT)
+    assert engine.statistics().prefix_cache_queries_tokens == 0
+
+
+def test_cached_prompt_tokens_are_counted_with_the_prompt_they_belong_to(make_engine):
+    """A request that ends before its first token adds to neither, though it was looked up."""
+    engine = make_engine()
+    warm = [generate(engine, TEXT).outputs[-1] for _ in range(2)][-1]
+    before = engine.statistics()
+    assert before.cached_prompt_tokens == warm.cached_tokens > 0
+
+    def forward(batch):
+        raise ZeroDivisionError
+
+    engine._backend.forward = forward
+    assert submit(engine, TEXT).wait().error is not None
+    after = engine.statistics()
+    assert after.prefix_cache_hits_tokens > before.prefix_cache_hits_tokens
+    assert after.cached_prompt_tokens == before.cached_prompt_tokens
+    assert after.prompt_tokens == before.prompt_tokens
+
+
+def test_the_log_never_has_the_text_of_an_error(make_engine, caplog):
+    """An error's text may quote a prompt; its type and place are logged."""
+    engine = make_engine()
+    text = "the secret phrase"
+
+    def fail(*_):
+        raise KeyError(text)
+
+    engine._backend.forward = fail
+    submit(engine, TEXT).wait()
+    engine._scheduler.schedule = fail
+    submit(engine, TEXT).wait()
+    engine._thread.join(TIMEOUT_S)
+    assert caplog.text.count(": KeyError\n") == 2
+    assert "in fail" in caplog.text
+    assert text not in caplog.text
+
+
+def test_the_figures_of_an_engine_whose_thread_died_show_nobody_running(make_engine):
+    """What was open has ended with an error, and is reported as ended."""
+    engine = make_engine()
+    finished = queue.Queue()
+    engine.on_finished = finished.put
+    assert engine.is_running
+    running = submit(engine, TEXT, max_tokens=900)
+    running.next()
+
+    def schedule():
+        raise RuntimeError
+
+    engine._scheduler.schedule = schedule
+    running.wait()
+    engine._thread.join(TIMEOUT_S)
+    assert not engine.is_running
+    statistics = engine.statistics()
+    assert (statistics.num_running, statistics.num_waiting) == (0, 0)
+    assert statistics.kv_usage_ratio == 0
+    assert "RuntimeError" in finished.get(timeout=TIMEOUT_S).error

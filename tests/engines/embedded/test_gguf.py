@@ -1,5 +1,7 @@
 """Model files: what is read, how fast it fails, and what it says."""
 
+from dataclasses import replace
+
 import gguf
 import numpy as np
 import pytest
@@ -93,6 +95,15 @@ def test_weights_that_are_cut_short_are_refused(tmp_path, tiny_gguf):
     last = max(model.tensors.values(), key=lambda tensor: tensor.offset)
     with pytest.raises(ModelUnavailable, match="cut short, fetch it again"):
         model.tensor(last.name)
+
+
+def test_a_tensor_at_an_offset_that_no_file_has_is_refused(tiny_gguf):
+    """A damaged header that can still be parsed."""
+    model = load_gguf(tiny_gguf)
+    name, info = next(iter(model.tensors.items()))
+    broken = replace(model, tensors={name: replace(info, offset=2**63)})
+    with pytest.raises(ModelUnavailable, match="cannot be read"):
+        broken.tensor(name)
 
 
 def test_another_architecture_is_refused_by_name(tmp_path):

@@ -35,6 +35,13 @@ def test_temperature_sharpens_and_flattens():
     assert draw(500, temperature=50.0).count(0) < 150
 
 
+@pytest.mark.parametrize("options", [{}, {"top_k": 3}, {"top_p": 0.9}])
+def test_a_temperature_beyond_float32_is_the_limit_it_tends_to(options):
+    """Nearly 0 is greedy and nearly infinite is uniform; neither divides by zero or overflows."""
+    assert set(draw(50, temperature=1e-300, **options)) == {0}
+    assert set(draw(50, temperature=1e300, **options)) >= {0, 1, 2}
+
+
 @pytest.mark.parametrize(
     ("params", "allowed"),
     [

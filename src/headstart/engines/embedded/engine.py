@@ -11,16 +11,19 @@ ends, every request that is still open gets an error output.
 import logging
 import secrets
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from headstart.clock import Clock, SystemClock
 from headstart.engines.embedded.backend import Backend, SequenceStep
+from headstart.engines.embedded.backends import make_backend
 from headstart.engines.embedded.generation import Generation
-from headstart.engines.embedded.gguf import FloatArray, GgufModel, build_tokenizer, load_gguf
+from headstart.engines.embedded.gguf import FloatArray, build_tokenizer, load_gguf
+from headstart.engines.embedded.model import read_config
 from headstart.engines.embedded.request import (
     GenerationOutput,
     GenerationRequest,
@@ -81,6 +84,7 @@ class EmbeddedEngine:
 
     Raises:
         ModelUnavailable: the model cannot be used.
+        ConfigError: torch is wanted and not installed, or the pool does not fit in memory.
 
     The callbacks `on_kv_events` and `on_finished` may be set before `start`; they are called on
     the engine's thread and must not block.
@@ -88,6 +92,7 @@ class EmbeddedEngine:
 
     def __init__(self, config: EngineConfig, clock: Clock | None = None) -> None:
         model = load_gguf(config.model_path)
+        sizes = read_config(model)  # first: it says whether this is a model for this engine
         self.config = config
         self.model_name = config.model_name
         self.tokenizer: Tokenizer = build_tokenizer(model)
@@ -98,12 +103,14 @@ class EmbeddedEngine:
         self.eos_token: str | None = model.eos_token
         self.eos_token_ids: frozenset[int] = model.end_token_ids
         num_slots = config.num_blocks * config.block_size
-        self.context_length: int = min(model.require("llama.context_length", int), num_slots)
+        self.context_length: int = min(sizes.context_length, num_slots)
         self.on_kv_events: Callable[[Sequence[KvEvent]], None] | None = None
         self.on_finished: Callable[[FinishedRequest], None] | None = None
 
         self._clock: Clock = clock or SystemClock()
-        self._backend: Backend = _make_backend(config, model)
+        self._backend: Backend = make_backend(
+            config.backend, model, config.num_blocks, config.block_size, config.threads
+        )
         self._pool = BlockPool(config.num_blocks, config.block_size)
         self._scheduler = Scheduler(
             config.block_size, config.max_num_batched_tokens, config.max_num_seqs
@@ -111,6 +118,7 @@ class EmbeddedEngine:
         self._namespace = config.namespace or f"{config.model_name}/{config.backend}"
         self._generations: dict[str, Generation] = {}  # engine's thread only
         self._prompt_tokens = 0
+        self._cached_prompt_tokens = 0
         self._generation_tokens = 0
 
         self._changed = threading.Condition()  # guards the four below and, with none open, the pool
@@ -120,6 +128,11 @@ class EmbeddedEngine:
         self._is_stopping = False
         self._statistics = self._snapshot()
         self._thread = threading.Thread(target=self._run, name="headstart-engine", daemon=True)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether requests are taken: from `start` to `stop`, unless the thread has failed."""
+        return self._is_running and not self._is_stopping
 
     def start(self) -> None:
         """Start the engine's thread; once in an engine's life."""
@@ -190,7 +203,7 @@ class EmbeddedEngine:
         return self._statistics
 
     def _require_running(self) -> None:
-        if not self._is_running or self._is_stopping:
+        if not self.is_running:
             raise UpstreamUnavailable(
                 f"the engine of {self.model_name} does not run; start it or see its log"
             )
@@ -204,7 +217,7 @@ class EmbeddedEngine:
                     self._step()
                 self._report()
         except Exception as exc:  # noqa: BLE001 - top of the thread
-            _log.exception("the engine's thread ended")
+            _log_failure("the engine's thread ended", exc)
             error = f"the engine failed: {type(exc).__name__}; restart it"
         finally:
             self._close(error)
@@ -268,7 +281,7 @@ class EmbeddedEngine:
         except Exception as exc:  # noqa: BLE001 - top of each request's part
             if len(steps) > 1:
                 return [result for step in steps for result in self._compute([step])]
-            _log.exception("request %s cannot be computed", steps[0].sequence.request_id)
+            _log_failure(f"request {steps[0].sequence.request_id} cannot be computed", exc)
             return [(steps[0], f"the engine failed on this request: {type(exc).__name__}")]
         return [(step, next(logits) if step.is_sampling else None) for step in steps]
 
@@ -277,12 +290,13 @@ class EmbeddedEngine:
         try:
             output = generation.sample(logits, self._clock.monotonic())
         except Exception as exc:  # noqa: BLE001 - top of this request's part
-            _log.exception("request %s cannot be sampled", generation.request.request_id)
+            _log_failure(f"request {generation.request.request_id} cannot be sampled", exc)
             error = f"the engine failed on this request: {type(exc).__name__}"
             output = generation.output("", (), "abort", error=error)
         self._generation_tokens += len(output.token_ids)
         if was_first:
             self._prompt_tokens += output.num_prompt_tokens
+            self._cached_prompt_tokens += output.cached_tokens
         if output.finish_reason is not None:
             self._finish(generation, output)
         elif not _call(generation.callback, output):
@@ -320,6 +334,7 @@ class EmbeddedEngine:
             prefix_cache_queries_tokens=counts.queries_tokens,
             prefix_cache_hits_tokens=counts.hits_tokens,
             prompt_tokens=self._prompt_tokens,
+            cached_prompt_tokens=self._cached_prompt_tokens,
             generation_tokens=self._generation_tokens,
             prefilled_tokens=counts.prefilled_tokens,
             preemptions=counts.preemptions,
@@ -333,26 +348,22 @@ class EmbeddedEngine:
             still_open = list(self._open.values())
             self._open.clear()
             self._inbox.clear()
+        self._statistics = replace(
+            self._statistics, num_running=0, num_waiting=0, kv_usage_ratio=0.0
+        )
         for request, callback in still_open:
             generation = self._generations.get(request.request_id)
             if generation is not None:
                 last = generation.output("", (), "abort", error=error)
+                if self.on_finished is not None:
+                    now_s = self._clock.monotonic()
+                    _call(self.on_finished, generation.finished("abort", now_s, error))
             else:
                 num_prompt = len(request.prompt_token_ids)
                 last = GenerationOutput(
                     request.request_id, "", (), "abort", num_prompt, 0, 0, error=error
                 )
             _call(callback, last)
-
-
-def _make_backend(config: EngineConfig, model: GgufModel) -> Backend:
-    if config.backend == "torch":
-        from headstart.engines.embedded.torch_backend import TorchBackend
-
-        return TorchBackend(model, config.num_blocks, config.block_size, config.threads)
-    from headstart.engines.embedded.numpy_backend import NumpyBackend
-
-    return NumpyBackend(model, config.num_blocks, config.block_size, config.threads)
 
 
 def _backend_step(step: ScheduledStep) -> SequenceStep:
@@ -370,7 +381,13 @@ def _call(callback: Callable[[_Fact], None], fact: _Fact) -> bool:
     """Tell a listener; its failure is its own. Returns whether it took the fact."""
     try:
         callback(fact)
-    except Exception:  # noqa: BLE001 - a listener's failure must not end the engine
-        _log.exception("a listener of the engine failed")
+    except Exception as exc:  # noqa: BLE001 - a listener's failure must not end the engine
+        _log_failure("a listener of the engine failed", exc)
         return False
     return True
+
+
+def _log_failure(what: str, error: Exception) -> None:
+    """Log an error by type and place, never by its text, which may quote a request's."""
+    places = "".join(traceback.format_tb(error.__traceback__))
+    _log.error("%s: %s\n%s", what, type(error).__name__, places)

@@ -140,7 +140,7 @@ class GgufModel:
         num_bytes = int(np.prod(byte_shape, dtype=np.int64))
         try:
             raw = np.fromfile(self.path, np.uint8, num_bytes, offset=info.offset)
-        except OSError as exc:
+        except (OSError, OverflowError) as exc:  # an offset that no file has
             raise ModelUnavailable(f"{self.path}: cannot be read: {exc}") from exc
         if raw.size != num_bytes:
             raise ModelUnavailable(

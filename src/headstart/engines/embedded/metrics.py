@@ -178,9 +178,9 @@ class _SnapshotCollector(Collector):
             "Prompt tokens computed here, and found in the cache.",
             labels=(*_LABELS, "source"),
         )
-        computed = max(now.prompt_tokens - now.prefix_cache_hits_tokens, 0)
+        computed = now.prompt_tokens - now.cached_prompt_tokens
         family.add_metric((*self._labels, "local_compute"), computed)
-        family.add_metric((*self._labels, "local_cache_hit"), now.prefix_cache_hits_tokens)
+        family.add_metric((*self._labels, "local_cache_hit"), now.cached_prompt_tokens)
         return family
 
     def _cache_info(self, now: EngineStatistics) -> Metric:
@@ -217,15 +217,22 @@ def _gauges(now: EngineStatistics) -> Iterator[tuple[str, str, float]]:
 def _counters(
     now: EngineStatistics, publisher: KvEventPublisher | None
 ) -> Iterator[tuple[str, str, float]]:
-    hits = now.prefix_cache_hits_tokens
     yield (
         "vllm:prefix_cache_queries",
         "Prompt tokens that were looked up.",
         now.prefix_cache_queries_tokens,
     )
-    yield "vllm:prefix_cache_hits", "Prompt tokens that were found.", hits
+    yield (
+        "vllm:prefix_cache_hits",
+        "Prompt tokens that were found.",
+        now.prefix_cache_hits_tokens,
+    )
     yield "vllm:prompt_tokens", "Prompt tokens processed, cached included.", now.prompt_tokens
-    yield "vllm:prompt_tokens_cached", "Prompt tokens served from the cache.", hits
+    yield (
+        "vllm:prompt_tokens_cached",
+        "Prompt tokens served from the cache.",
+        now.cached_prompt_tokens,
+    )
     yield "vllm:generation_tokens", "Tokens generated.", now.generation_tokens
     yield "vllm:num_preemptions", "Requests that lost their blocks.", now.preemptions
     yield (

@@ -1,5 +1,7 @@
 """Choose the next token from logits; pure: randomness comes from the request's own generator."""
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 
@@ -8,6 +10,11 @@ from headstart.engines.embedded.request import SamplingParams
 from headstart.types import TokenId
 
 _FIRST_CANDIDATES = 256
+
+_COLDEST: Final = 1e-5
+_HOTTEST: Final = 1e6
+"""Beyond these the most probable token, or no token, is preferred by any float32 logits, and the
+division would leave what float32 can hold: at 1e-46 it is by zero."""
 
 
 class Sampler:
@@ -50,7 +57,7 @@ class Sampler:
     def _candidates(self, logits: FloatArray) -> tuple[npt.NDArray[np.intp], FloatArray]:
         """Return the tokens that may be chosen, and their weights (not normalised)."""
         params = self._params
-        scaled = (logits - logits.max()) / params.temperature
+        scaled = (logits - logits.max()) / min(max(params.temperature, _COLDEST), _HOTTEST)
         if params.top_k > 0:
             ids = _largest(scaled, params.top_k)
             weights = np.exp(scaled[ids])

@@ -238,7 +238,8 @@ class Scheduler:
         sequence.num_computed = num_hits * self._block_size
         if sequence.cached_tokens is None:
             sequence.cached_tokens = sequence.num_computed
-            self.counts.queries_tokens += sequence.num_prompt_tokens
+            if sequence.table.is_cacheable:
+                self.counts.queries_tokens += sequence.num_prompt_tokens
             self.counts.hits_tokens += sequence.num_computed
         hashes = sequence.table.full_block_hashes()
         sequence.published = (num_hits, len(hashes))

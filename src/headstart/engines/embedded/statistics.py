@@ -16,9 +16,10 @@ class EngineStatistics:
         num_blocks: blocks in the pool.
         block_size: tokens per block.
         num_cached_blocks: blocks whose contents can be reused now, held or not.
-        prefix_cache_queries_tokens: prompt tokens that were looked up.
+        prefix_cache_queries_tokens: prompt tokens that were looked up; 0 with caching off.
         prefix_cache_hits_tokens: prompt tokens that were found.
         prompt_tokens: prompt tokens of requests whose prefill is done, cached included.
+        cached_prompt_tokens: how many of these were found in the cache.
         generation_tokens: tokens sampled.
         prefilled_tokens: tokens computed before sampling, recomputation after preemption included.
         preemptions: times a running request lost its blocks to an older one.
@@ -34,6 +35,7 @@ class EngineStatistics:
     prefix_cache_queries_tokens: int
     prefix_cache_hits_tokens: int
     prompt_tokens: int
+    cached_prompt_tokens: int
     generation_tokens: int
     prefilled_tokens: int
     preemptions: int

@@ -31,6 +31,7 @@ class ScriptedEngine:
         self.bos_token = self.eos_token = None
         self.bos_token_id = None
         self.add_bos_token = False
+        self.is_running = True
         self.prompts = []
         self.aborted = threading.Event()
         self._pieces = pieces
@@ -46,7 +47,7 @@ class ScriptedEngine:
         self.aborted.set()
 
     def statistics(self):
-        return EngineStatistics(0, 0, 0.0, 8, 16, 0, 0, 0, 0, 0, 0, 0, 0)
+        return EngineStatistics(0, 0, 0.0, 8, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
     def _answer(self, request, callback):
         for at, piece in enumerate(self._pieces):

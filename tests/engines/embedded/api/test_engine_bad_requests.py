@@ -111,3 +111,8 @@ async def test_unknown_paths_and_methods_are_answered_in_openais_form(server, ht
     async with http.get(f"{server.url}/v1/completions") as response:
         assert response.status == 405
         assert "use POST" in (await response.json())["error"]["message"]
+
+
+async def test_the_type_that_was_sent_is_not_followed_by_the_value(server, http):
+    _, answer = await post(http, server, "/v1/completions", {"prompt": "a", "cache_salt": 5})
+    assert answer["error"]["message"] == "`cache_salt`: Expected `str | null`, got `int`."

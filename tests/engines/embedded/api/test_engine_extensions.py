@@ -26,9 +26,10 @@ async def test_tokenize_agrees_with_what_a_request_prefills(server, http):
 
 
 async def test_tokenize_and_detokenize_are_inverse(server, http):
-    text = "the user said ünïcode"
+    text = "<|im_start|>the user said ünïcode<|im_end|>"
     _, counted = await post(http, server, "/tokenize", {"prompt": text, "return_token_strs": True})
     assert len(counted["token_strs"]) == counted["count"]
+    assert (counted["token_strs"][0], counted["token_strs"][-1]) == ("<|im_start|>", "<|im_end|>")
     _, back = await post(http, server, "/detokenize", {"tokens": counted["tokens"]})
     assert back == {"prompt": text}
 

@@ -87,9 +87,11 @@ async def test_a_stopping_server_refuses_new_requests_on_open_connections(tiny_g
         stopping = asyncio.create_task(server.stop(hurry))
         await asyncio.sleep(0)
         status, answer = await post(http, server, "/v1/completions", {"prompt": "x"})
+        async with http.get(f"{server.url}/health") as response:
+            health_status = response.status
         hurry.set()
     await stopping
-    assert status == 503
+    assert status == health_status == 503
     assert "shutting down" in answer["error"]["message"]
 
 
@@ -100,3 +102,18 @@ async def test_a_taken_port_is_a_clear_error(server, tiny_gguf):
         ConfigError, match=rf"Cannot listen on 127\.0\.0\.1:{port}: Address already in use"
     ):
         await second.start()
+
+
+async def test_a_failed_engine_is_not_healthy_and_takes_nothing(server, http):
+    def schedule():
+        raise RuntimeError
+
+    server.engine._scheduler.schedule = schedule
+    status, _ = await post(http, server, "/v1/completions", {"prompt": "x"})
+    assert status == 502
+    while server.engine.is_running:
+        await asyncio.sleep(0)
+    async with http.get(f"{server.url}/health") as response:
+        assert response.status == 503
+    status, answer = await post(http, server, "/v1/completions", {"prompt": "x"})
+    assert (status, answer["error"]["code"]) == (503, "no_replica_available")

@@ -43,10 +43,7 @@ class RequestGate:
         Raises:
             UpstreamUnavailable: the server is shutting down.
         """
-        if self._is_closed:
-            raise UpstreamUnavailable(
-                "This engine is shutting down; send the request to another replica."
-            )
+        self.check_open()
         self._num_open += 1
         self._idle.clear()
         try:
@@ -55,6 +52,17 @@ class RequestGate:
             self._num_open -= 1
             if self._num_open == 0:
                 self._idle.set()
+
+    def check_open(self) -> None:
+        """Do nothing while requests are let in.
+
+        Raises:
+            UpstreamUnavailable: the server is shutting down.
+        """
+        if self._is_closed:
+            raise UpstreamUnavailable(
+                "This engine is shutting down; send the request to another replica."
+            )
 
     def close(self) -> None:
         """Admit no further request."""

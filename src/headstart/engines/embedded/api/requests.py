@@ -297,7 +297,8 @@ def _explain(message: str, body: Mapping[str, Any]) -> BadRequest:
         return BadRequest(f"{what}.")
     value = body.get(field)
     # Numbers are named; text could be part of a prompt.
-    got = f", got {value}" if isinstance(value, int | float) else ""
+    is_named = isinstance(value, int | float) and ", got " not in what
+    got = f", got {value}" if is_named else ""
     return BadRequest(f"`{field}`: {what}{got}.", param=field)
 
 

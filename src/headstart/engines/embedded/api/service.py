@@ -1,6 +1,7 @@
 """The small endpoints: models, tokens, health, metrics, cache control."""
 
 import asyncio
+from functools import partial
 
 import msgspec
 from aiohttp import web
@@ -8,7 +9,7 @@ from aiohttp import web
 import headstart
 from headstart.engines.embedded.api.context import CONTEXT
 from headstart.engines.embedded.api.requests import DetokenizeRequest, TokenizeRequest, parse_body
-from headstart.errors import BadRequest
+from headstart.errors import BadRequest, UpstreamUnavailable
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -46,7 +47,9 @@ async def tokenize(request: web.Request) -> web.Response:
     else:
         tokens = await context.chat_tokens(body)
     tokenizer = context.engine.tokenizer
-    strings = [tokenizer.decode([token]) for token in tokens] if body.return_token_strs else None
+    strings = None
+    if body.return_token_strs:
+        strings = [tokenizer.decode([token], skip_special=False) for token in tokens]
     return _json(
         {
             "count": len(tokens),
@@ -58,17 +61,26 @@ async def tokenize(request: web.Request) -> web.Response:
 
 
 async def detokenize(request: web.Request) -> web.Response:
-    """Return the text of token ids."""
+    """Return the text of token ids, special tokens included."""
     context = request.app[CONTEXT]
     body = parse_body(await request.read(), DetokenizeRequest)
     context.check_model(body.model)
     context.check_token_ids(body.tokens, "tokens")
-    text = await asyncio.to_thread(context.engine.tokenizer.decode, body.tokens)
+    decode = partial(context.engine.tokenizer.decode, skip_special=False)
+    text = await asyncio.to_thread(decode, body.tokens)
     return _json({"prompt": text})
 
 
-async def health(request: web.Request) -> web.Response:  # noqa: ARG001  # a handler's signature
-    """Answer 200 while the process serves."""
+async def health(request: web.Request) -> web.Response:
+    """Answer 200 while requests are taken.
+
+    Raises:
+        UpstreamUnavailable: the server is shutting down, or the engine's thread has failed.
+    """
+    context = request.app[CONTEXT]
+    context.gate.check_open()
+    if not context.engine.is_running:
+        raise UpstreamUnavailable("The engine has failed; restart it and see its log.")
     return web.Response()
 
 
@@ -87,13 +99,12 @@ async def reset_prefix_cache(request: web.Request) -> web.Response:
     """Drop every cached block; refused while requests run, since they hold blocks."""
     engine = request.app[CONTEXT].engine
     if not await asyncio.to_thread(engine.reset_prefix_cache):
-        running = engine.statistics().num_running
         return web.Response(
             status=409,
             body=msgspec.json.encode(
                 {
                     "error": {
-                        "message": f"{running} requests are running; reset when none is.",
+                        "message": "Requests are running or waiting; reset when none is.",
                         "type": "invalid_request_error",
                         "param": None,
                         "code": "requests_running",
