@@ -115,6 +115,20 @@ def test_names_that_no_replica_answered_to_take_no_room():
     assert {series.labels[0] for series in snapshot.series} == {OTHER, "m"}
 
 
+def test_names_that_an_engine_refused_take_no_room():
+    """A replica whose models are unknown is sent every name, and answers 404 to the invented."""
+    invented = [dataclasses.replace(ANSWERED, model=f"x{i}", status=404) for i in range(100)]
+    snapshot = observe(*invented, ANSWERED, config=MetricsConfig(max_label_values=1))
+    assert {series.labels[0] for series in snapshot.series} == {OTHER, "m"}
+
+
+def test_names_of_the_configuration_are_known_before_anything_was_answered():
+    """Who got the errors of a gateway without a replica must be visible."""
+    lost = dataclasses.replace(ANSWERED, replica="", status=503)
+    (series,) = observe(lost).series
+    assert series.labels == (OTHER, "acme", "support", "t@1", "")
+
+
 def test_a_known_model_keeps_its_name_when_no_replica_answers():
     """The errors of a model must be visible under its name."""
     lost = dataclasses.replace(ANSWERED, replica="", status=503)

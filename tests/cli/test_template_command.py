@@ -140,6 +140,19 @@ def test_the_folder_comes_from_the_configuration_where_no_option_names_it(
     assert "support" in _run("list").stdout
 
 
+def test_templates_are_found_where_no_secret_of_the_configuration_is_set(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ACME_KEY", raising=False)
+    (tmp_path / "headstart.yaml").write_text(
+        f"templates: {folder}\ntenants: [{{name: acme, key_env: ACME_KEY}}]\n", encoding="utf-8"
+    )
+    result = _run("list")
+    assert result.exit_code == 0
+    assert "support" in result.stdout
+
+
 def test_check_counts_what_is_in_order(folder: Path) -> None:
     result = _run("check", folder)
     assert result.exit_code == 0

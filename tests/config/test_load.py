@@ -247,6 +247,11 @@ def test_the_file_can_be_named_by_flag_or_variable(tmp_path):
         ("drain_s: -1", ":1: `drain_s` must be at least 0, and is -1"),
         ("drain_s: 1e999", ":1: `drain_s` must be at least 0, and is inf"),
         ("drain_s:", ":1: `drain_s` must be a number, and is empty"),
+        ("recorder: {flush_s: 1e12}", ":1: `recorder.flush_s` must be at most 1000000000, and is "),
+        (
+            'tenants: [{name: a, business_line: "\\ud83d"}]',
+            ":1: a text holds half of a surrogate pair",
+        ),
         (
             "routing: {prefix_hash: {load_bound: 1}}",
             ":1: `routing.prefix_hash.load_bound` must be more than 1, and is 1",
@@ -401,6 +406,14 @@ def test_a_variable_that_sets_nothing_is_reported_with_the_nearest(load):
     assert load(text, environment).warnings == (
         "the environment variable HEADSTART_LISTN sets nothing; did you mean `HEADSTART_LISTEN`?",
     )
+
+
+def test_limits_that_nothing_enforces_are_reported(load):
+    """An operator must not rely on them; a tenant without limits is not mentioned."""
+    tenants = "tenants: [{name: a, key_env: A, limits: {concurrent: 1}}, {name: b, key_env: B}]"
+    (warning,) = load(tenants, {"A": "1", "B": "2"}).warnings
+    assert "headstart.yaml:1: the limits of a are" in warning
+    assert "does not enforce" in warning
 
 
 def test_every_number_has_a_range(load):

@@ -150,7 +150,12 @@ def test_nesting_is_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"), [('{"a": 1, "a": 2}', "twice"), ("[NaN]", "NaN is not a JSON number")]
+    ("text", "problem"),
+    [
+        ('{"a": 1, "a": 2}', "twice"),
+        ("[NaN]", "NaN is not a JSON number"),
+        ("9" * 5000, "thousands of digits"),
+    ],
 )
 def test_text_that_readers_understand_differently_is_refused(text: str, problem: str) -> None:
     with pytest.raises(CanonicalJsonError, match=problem):

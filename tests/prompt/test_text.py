@@ -94,6 +94,7 @@ def test_unusable_text_is_refused_with_its_line(source: str, line: int) -> None:
         "{{ 'x' * 10000000 }}",
         "{{ 9 ** 99999999 }}",
         "{{ range(10000000) | list }}",
+        f"{{{{ 'x'.ljust({2**62}) }}}}",
     ],
 )
 def test_expressions_that_reach_too_far_are_errors(source: str) -> None:

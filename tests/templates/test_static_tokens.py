@@ -87,6 +87,27 @@ segments:
     assert static_token_count(version, tokenizer, chat_template) == len(tokenizer.encode(front))
 
 
+def test_the_first_message_that_changes_may_be_any_whose_text_can_be_empty(
+    tmp_path: Path, tokenizer: Tokenizer, chat_template: ChatTemplate
+) -> None:
+    text = """\
+id: t
+model: m
+variables: {note: {kind: session}, q: {kind: dynamic}}
+segments:
+  - {name: policy, role: system, kind: static, text: Be brief.}
+  - {name: note, role: system, kind: session, text: "{{ note }}"}
+  - {name: q, role: user, kind: dynamic, text: "{{ q }}"}
+"""
+    version = load_version(tmp_path, text)
+    count = static_token_count(version, tokenizer, chat_template)
+    prompts = []
+    for note in ("", "Speak French."):
+        prompt = assemble(version.prepared, {"note": note, "q": "Why?"})
+        prompts.append(tokenizer.encode(chat_template.render(prompt.messages)))
+    assert prompts[0][:count] == prompts[1][:count]
+
+
 def test_a_chat_template_that_writes_the_date_can_be_counted(
     tmp_path: Path, tokenizer: Tokenizer
 ) -> None:

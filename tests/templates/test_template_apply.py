@@ -126,6 +126,18 @@ def test_a_prompt_that_cannot_be_understood_is_refused(
 
 
 @pytest.mark.parametrize(
+    "prompt", [{"x" * 100_000: 1}, {"id": "small", "variables": {"x" * 100_000: 1}}]
+)
+def test_an_error_repeats_only_the_beginning_of_an_endless_name(
+    templates: TemplateSet, prompt: object
+) -> None:
+    with pytest.raises(TemplateError) as caught:
+        apply_template({"prompt": prompt}, templates)
+    assert caught.value.param is not None
+    assert len(caught.value.message) + len(caught.value.param) < 700
+
+
+@pytest.mark.parametrize(
     ("fields", "problem"),
     [
         ({"model": 5}, "`model` must be a string"),

@@ -30,6 +30,15 @@ def test_the_request_on_the_page_works() -> None:
     assert applied.template_label in _PAGE
 
 
+def test_the_request_of_the_quick_start_works() -> None:
+    page = (_ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
+    found = re.search(r"-d '(\{.*?\})'\n```", page, re.DOTALL)
+    assert found
+    body = json.loads(found.group(1))
+    applied = apply_template(body, TemplateSet.load(_EXAMPLES))
+    assert applied.template_label.startswith(f"{body['prompt']['id']}@")
+
+
 def test_every_key_and_value_of_the_form_is_on_the_page() -> None:
     template = yaml.safe_load(_block("yaml"))
     keys = {key for segment in template["segments"] for key in segment} | set(template)

@@ -61,3 +61,11 @@ def test_one_fault_stops_the_load_and_says_how_many_more_there_are(tmp_path: Pat
 def test_a_missing_folder_is_a_fault_of_the_configuration(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no template folder"):
         TemplateSet.load(tmp_path / "none")
+
+
+def test_a_message_repeats_only_the_beginning_of_an_endless_name(tmp_path: Path) -> None:
+    templates = TemplateSet.load(_folder(tmp_path))
+    for template_id, version in (("x" * 100_000, None), ("small", "x" * 100_000)):
+        with pytest.raises(NotFound) as caught:
+            templates.resolve(template_id, version)
+        assert len(caught.value.message) < 400

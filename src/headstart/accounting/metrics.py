@@ -3,9 +3,9 @@
 They are plain integers in plain objects, because prometheus-client's labelled metrics cost 12 µs
 a request where these cost 2; `accounting.exposition` puts them into Prometheus' form.
 
-Every label has a bound. Models, tenants and templates are named by people and clients; without a
-bound a client that invents model names would fill the memory of the gateway and of Prometheus.
-What is over the bound is counted under the value `other`.
+Every label has a bound. Clients name models; without a bound a client that invents names would
+fill the memory of the gateway and of Prometheus. What is over the bound is counted under the value
+`other`. All other labels have names from the configuration or from template files.
 """
 
 from bisect import bisect_left
@@ -17,6 +17,8 @@ LABELS = ("model", "tenant", "business_line", "template", "replica")
 """The labels of every family over requests, in the order of `LabelValues`."""
 
 LabelValues = tuple[str, str, str, str, str]
+
+_MODEL = LABELS.index("model")
 
 OTHER = "other"
 """The value that stands for all that are over the bound."""
@@ -140,7 +142,7 @@ class RequestMetrics:
         )
         series = self._series.get(labels)
         if series is None:
-            series = self._admit(labels, is_answered=record.replica != "")
+            series = self._admit(labels, is_served=_is_served(record))
         series.observe(record)
 
     def snapshot(self) -> MetricsSnapshot:
@@ -160,9 +162,9 @@ class RequestMetrics:
             for labels in self._series:
                 assert labels[position] in values or labels[position] == OTHER
 
-    def _admit(self, labels: LabelValues, *, is_answered: bool) -> "_Series":
+    def _admit(self, labels: LabelValues, *, is_served: bool) -> "_Series":
         model, tenant, business_line, template, replica = (
-            self._fold(position, value, is_answered=is_answered)
+            self._fold(position, value, is_real=position != _MODEL or is_served)
             for position, value in enumerate(labels)
         )
         folded = (model, tenant, business_line, template, replica)
@@ -176,14 +178,13 @@ class RequestMetrics:
             series = self._series[folded] = _Series()
         return series
 
-    def _fold(self, position: int, value: str, *, is_answered: bool) -> str:
+    def _fold(self, position: int, value: str, *, is_real: bool) -> str:
         values = self._values[position]
         if value in values:
             return value
-        # A name that no replica has ever answered to may be a client's invention: such names
-        # must not use up the room of those that exist.
+        # What may be a client's invention must not use up the room of names that exist.
         if (
-            is_answered
+            is_real
             and len(value) <= _MAX_VALUE_LENGTH
             and value.isprintable()
             and len(values) <= self._config.max_label_values
@@ -196,6 +197,14 @@ class RequestMetrics:
     def _count_folded(self, labels: tuple[str, ...]) -> None:
         for label in labels:
             self._folded[label] += 1
+
+
+def _is_served(record: RequestRecord) -> bool:
+    """Tell whether the model is known to exist: an engine answers 400 or 404 to one that does not.
+
+    A replica whose models are unknown is sent every name that clients invent.
+    """
+    return record.replica != "" and not 400 <= record.status < 500
 
 
 class _Histogram:

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from headstart.cli.cache import cache_dir
 from headstart.cli.errors import one_line_errors
-from headstart.config.load import Flags, load_config
+from headstart.config.load import load_templates_folder
 from headstart.errors import ConfigError
 from headstart.prompt.segments import (
     ExamplesSegment,
@@ -205,7 +205,7 @@ def _print_version(version: TemplateVersion, counts: "CountResult") -> None:
 def _folder(given: Path | None) -> Path:
     if given is not None:
         return given
-    configured = load_config(Flags(), os.environ).config.templates
+    configured = load_templates_folder(os.environ)
     if configured is not None:
         return configured
     folder = Path("templates")

@@ -177,6 +177,12 @@ class _Converter:
             raise ConfigError(f"{origin}: `{text}` is not a number") from error
         if kind != "str":
             raise ConfigError(f"{origin}: the tag {node.tag} is not allowed; write plain values")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ConfigError(
+                f"{origin}: a text holds half of a surrogate pair; write the character itself"
+            ) from error
         return text
 
     def _origin(self, node: yaml.Node) -> Origin:

@@ -12,6 +12,7 @@ from typing import Any, get_type_hints
 
 import platformdirs
 
+from headstart.accounting.tenant import TenantLimits
 from headstart.config.address import Address, parse_address
 from headstart.config.document import Node, Origin, merge, nest, read_document
 from headstart.config.entries import read_engines, read_tenants
@@ -106,14 +107,29 @@ def load_config(
     """
     folder = (folder or Path.cwd()).absolute()
     path = _find_file(file, environment, folder)
-    tree = Node({}, Origin("default"))
-    if path is not None:
-        tree = merge(tree, read_document(path))
-    tree = merge(tree, environment_tree(environment, folder))
-    tree = merge(tree, flag_tree(flags, folder))
+    tree = merge(_read_tree(path, environment, folder), flag_tree(flags, folder))
     reading = Reading()
     config = _compose(tree, flags, environment, reading)
-    return LoadedConfig(config, reading.origins, path, _warnings(environment, reading))
+    warnings = (*_unused_variables(environment, reading), *_unenforced_limits(config, reading))
+    return LoadedConfig(config, reading.origins, path, warnings)
+
+
+def load_templates_folder(
+    environment: Mapping[str, str], *, folder: Path | None = None
+) -> Path | None:
+    """Read the key `templates` alone, for commands that work on templates where no secret is set.
+
+    Args:
+        environment: the process's variables.
+        folder: as for `load_config`.
+
+    Raises:
+        ConfigError: a source cannot be read, or what it names is no folder.
+    """
+    folder = (folder or Path.cwd()).absolute()
+    tree = _read_tree(_find_file(None, environment, folder), environment, folder)
+    assert isinstance(tree.value, dict)
+    return _templates(tree.value.get("templates"), Reading())
 
 
 def environment_tree(environment: Mapping[str, str], folder: Path) -> Node:
@@ -175,6 +191,11 @@ def _leaf_keys(section: type, key: str) -> Iterator[str]:
             yield from _leaf_keys(hints[one.name], inner)
         else:
             yield inner
+
+
+def _read_tree(path: Path | None, environment: Mapping[str, str], folder: Path) -> Node:
+    tree = Node({}, Origin("default")) if path is None else read_document(path)
+    return merge(tree, environment_tree(environment, folder))
 
 
 def _find_file(file: Path | None, environment: Mapping[str, str], folder: Path) -> Path | None:
@@ -339,7 +360,19 @@ def _check_model_flag(config: HeadstartConfig, flags: Flags, reading: Reading) -
         )
 
 
-def _warnings(environment: Mapping[str, str], reading: Reading) -> tuple[str, ...]:
+def _unenforced_limits(config: HeadstartConfig, reading: Reading) -> tuple[str, ...]:
+    # The form of the file is fixed before the gateway enforces all of it; silence would let an
+    # operator rely on a limit that nothing keeps.
+    limited = [tenant.name for tenant in config.tenants if tenant.limits != TenantLimits()]
+    if not limited:
+        return ()
+    return (
+        f"{reading.origins['tenants']}: the limits of {', '.join(limited)} are read and checked, "
+        "but this version does not enforce them",
+    )
+
+
+def _unused_variables(environment: Mapping[str, str], reading: Reading) -> tuple[str, ...]:
     known = {variable_name(key): key for key in variable_keys()}
     used = " ".join(origin.place for origin in reading.origins.values()).split()
     named = {word.rstrip(",") for word in used}

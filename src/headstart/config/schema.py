@@ -104,6 +104,9 @@ ENGINE_KEYS = ("name", "url", "kind", "models", "api_key_env", "api_key_file", "
 
 TENANT_KEYS = ("name", "key_env", "key_file", "key_sha256", "business_line", "limits")
 
+MAX_SECONDS = 1_000_000_000
+"""Largest value of a key that ends in `_s`: timers and locks of the system refuse longer waits."""
+
 AT_LEAST: dict[str, float] = {
     "drain_s": 0,
     "routing.prefix_hash.leading_blocks": 1,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from headstart.config.document import Node, Origin
-from headstart.config.schema import AT_LEAST, MORE_THAN
+from headstart.config.schema import AT_LEAST, MAX_SECONDS, MORE_THAN
 from headstart.errors import ConfigError
 
 T = TypeVar("T")
@@ -205,6 +205,8 @@ def _in_range(value: object, node: Node, key: str) -> object:
             raise _wrong(node, key, f"at least {AT_LEAST[general]}")
         if general in MORE_THAN and not MORE_THAN[general] < value < float("inf"):
             raise _wrong(node, key, f"more than {MORE_THAN[general]}")
+        if general.endswith("_s") and value > MAX_SECONDS:
+            raise _wrong(node, key, f"at most {MAX_SECONDS}")
     return value
 
 

@@ -21,7 +21,7 @@ import msgspec
 from headstart.errors import BadRequest, TemplateError
 from headstart.prompt.body import MessagesPart, Part, StaticPrefix, TextPart, lay_out
 from headstart.prompt.documents import DocumentList, order_documents
-from headstart.prompt.nearest import did_you_mean
+from headstart.prompt.nearest import clip_name, did_you_mean
 from headstart.prompt.plan import PromptPlan
 from headstart.prompt.segments import (
     HistorySegment,
@@ -189,8 +189,9 @@ def _check_names(prepared: PreparedPrompt, variables: Mapping[str, object]) -> N
     for name in variables:
         if name not in declared:
             raise TemplateError(
-                f"Template {prepared.label} has no variable {name!r}{did_you_mean(name, declared)}",
-                param=f"prompt.variables.{name}",
+                f"Template {prepared.label} has no variable {clip_name(name)!r}"
+                f"{did_you_mean(name, declared)}",
+                param=f"prompt.variables.{clip_name(name)}",
             )
     missing = [name for name in declared if name not in variables]
     if missing:

@@ -61,7 +61,8 @@ def parse_strict(text: str) -> object:
 
     Raises:
         json.JSONDecodeError: the text is not JSON; has the line.
-        CanonicalJsonError: a repeated key, NaN or an infinity, or nesting beyond `MAX_DEPTH`.
+        CanonicalJsonError: a repeated key, NaN or an infinity, nesting beyond `MAX_DEPTH`, or an
+            integer of more digits than Python reads.
     """
     try:
         value: object = json.loads(
@@ -69,6 +70,13 @@ def parse_strict(text: str) -> object:
         )
     except RecursionError:
         raise CanonicalJsonError(f"is nested deeper than {MAX_DEPTH}", "$") from None
+    except json.JSONDecodeError:
+        raise
+    except ValueError as exc:
+        # Python's own limit on digits (4,300), which stops before `_integer` can complain.
+        raise CanonicalJsonError(
+            "has an integer of thousands of digits; write it as a string or leave it out", "$"
+        ) from exc
     return value
 
 

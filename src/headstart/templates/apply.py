@@ -15,7 +15,7 @@ import msgspec
 from headstart.errors import BadRequest, TemplateError
 from headstart.prompt.assembly import AssembledPrompt, assemble
 from headstart.prompt.canonical_json import canonicalize
-from headstart.prompt.nearest import did_you_mean
+from headstart.prompt.nearest import clip_name, did_you_mean
 from headstart.prompt.plan import PromptPlan
 from headstart.templates.registry import TemplateSet
 from headstart.types import JsonObject
@@ -85,8 +85,8 @@ def parse_reference(value: object) -> PromptReference:
     for key in value:
         if key not in _PROMPT_KEYS:
             raise TemplateError(
-                f"`prompt` has no field {key!r}{did_you_mean(key, _PROMPT_KEYS)}",
-                param=f"prompt.{key}",
+                f"`prompt` has no field {clip_name(key)!r}{did_you_mean(key, _PROMPT_KEYS)}",
+                param=f"prompt.{clip_name(key)}",
             )
     template_id, version = value.get("id"), value.get("version")
     variables = value.get("variables")

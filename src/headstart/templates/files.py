@@ -117,11 +117,12 @@ def read_messages(path: Path) -> tuple[bytes, ...]:
 def _tool_name(tool: object, where: str) -> str:
     function = tool.get("function") if isinstance(tool, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
-    if not isinstance(tool, Mapping) or tool.get("type") != "function" or not name:
+    is_function = isinstance(tool, Mapping) and tool.get("type") == "function"
+    if not is_function or not isinstance(name, str) or not name:
         raise TemplateError(
-            f'{where} must have the form {{"type": "function", "function": {{"name": …}}}}'
+            f'{where} must have the form {{"type": "function", "function": {{"name": "…"}}}}'
         )
-    return str(name)
+    return name
 
 
 def _canonical(value: object, path: Path, where: str) -> bytes:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from headstart.errors import ConfigError, NotFound, TemplateError
-from headstart.prompt.nearest import did_you_mean
+from headstart.prompt.nearest import clip_name, did_you_mean
 from headstart.templates.load import load_template
 from headstart.templates.model import TemplateVersion
 from headstart.templates.version import make_version
@@ -54,10 +54,12 @@ class TemplateSet:
         found = self._by_id.get(template_id)
         if found is None:
             hint = did_you_mean(template_id, self._by_id) or "; no templates are loaded"
-            raise NotFound(f"There is no template {template_id!r}{hint}", param="prompt.id")
+            raise NotFound(
+                f"There is no template {clip_name(template_id)!r}{hint}", param="prompt.id"
+            )
         if version is not None and version != found.version:
             raise NotFound(
-                f"Template {template_id!r} has no version {version!r}; in force is "
+                f"Template {template_id!r} has no version {clip_name(version)!r}; in force is "
                 f"{found.version!r}. Send that, or no version.",
                 param="prompt.version",
             )

@@ -106,9 +106,14 @@ def _continuations(form: PromptForm) -> list[list[JsonObject]]:
     changing = [s for s in form.segments if s.kind is not SegmentKind.STATIC]
     if not changing:
         return [[]]
-    # A history begins with a user turn; an empty one makes room for the text behind it.
-    role = next((s.role for s in changing if isinstance(s, TextSegment)), "user")
-    found: list[list[JsonObject]] = [[{"role": role, "content": text}] for text in _OPENINGS]
+    # Any of them may be the first message: a text that renders to nothing makes none. A history
+    # begins with a user turn.
+    roles = dict.fromkeys(s.role for s in changing if isinstance(s, TextSegment))
+    if form.has_history:
+        roles["user"] = None
+    found: list[list[JsonObject]] = [
+        [{"role": role, "content": text}] for role in roles for text in _OPENINGS
+    ]
     if form.has_history:
         question: JsonObject = {"role": "user", "content": "What comes next?"}
         answer: JsonObject = {"role": "assistant", "content": "This does."}

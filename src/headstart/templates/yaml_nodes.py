@@ -74,6 +74,10 @@ class Located:
         value = self._scalar("tag:yaml.org,2002:str", "text")
         if not value.strip():
             self.fail(f"{self.what} is empty")
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            self.fail(f"{self.what} holds half of a surrogate pair; write the character itself")
         return value
 
     def boolean(self) -> bool:
