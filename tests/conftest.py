@@ -16,13 +16,6 @@ settings.register_profile("headstart", deadline=None)
 settings.load_profile("headstart")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what reads shared material, so that `-m needs_data` runs just that."""
-    for item in items:
-        if "test_data" in getattr(item, "fixturenames", ()):
-            item.add_marker("needs_data")
-
-
 @pytest.fixture(scope="session")
 def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A llama GGUF with random weights, made once per session."""

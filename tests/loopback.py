@@ -61,6 +61,7 @@ class Wire:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
+        self.num_requests = 0
 
     async def send(self, data: bytes) -> None:
         self.writer.write(data)
@@ -116,7 +117,8 @@ async def stream(_request: Received, wire: Wire) -> None:
 class ScriptedEngine:
     """A replica whose answer to each request is a coroutine of the test's.
 
-    GET /v1/models is answered from `models` with `models_status`, which 0 makes silence.
+    GET /v1/models is answered from `models`, or `models_body`, with `models_status`, which 0 makes
+    silence; with `closes_kept` only if it is the first request of its connection.
     """
 
     def __init__(
@@ -126,6 +128,8 @@ class ScriptedEngine:
         self.name = name
         self.models = list(models)
         self.models_status = 200
+        self.models_body: bytes | None = None
+        self.closes_kept = False
         self.requests: list[Received] = []
         self.checks: list[Received] = []
         self.num_connections = 0
@@ -168,6 +172,10 @@ class ScriptedEngine:
         self.num_connections += 1
         try:
             while request := await _read_request(reader):
+                if self.closes_kept and wire.num_requests:
+                    self.checks.append(request)
+                    break
+                wire.num_requests += 1
                 await self._take(request, wire)
                 if writer.is_closing():
                     break
@@ -185,7 +193,7 @@ class ScriptedEngine:
                 return
             entries = [{"id": model, "object": "model", "x_own": 1} for model in self.models]
             body = json.dumps({"object": "list", "data": entries}).encode()
-            await wire.answer(self.models_status, body)
+            await wire.answer(self.models_status, self.models_body or body)
             return
         self.requests.append(request)
         await self.answer(request, wire)

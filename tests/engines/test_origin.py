@@ -72,3 +72,18 @@ def test_a_ca_file_that_is_not_there_is_a_configuration_error(tmp_path):
     config = ReplicaConfig("r", "https://h", ca_file=str(tmp_path / "none.pem"))
     with pytest.raises(ConfigError, match=r"none\.pem"):
         Origin(config, strips_credentials=False)
+
+
+@pytest.mark.parametrize("url", ["http://bücher", "http://h/a b", "http://h/ä", "http://h/\x00"])
+def test_a_url_that_could_not_be_sent_is_a_configuration_error(url):
+    """At start, and not with the first request."""
+    with pytest.raises(ConfigError, match="ASCII"):
+        parse_address(url)
+
+
+@pytest.mark.parametrize("url", ["ftp://u:pass@h", "http://u:pass@h:x", "http://u:pass@ä"])
+def test_credentials_in_a_url_are_not_repeated(url):
+    """Whatever else is wrong with it."""
+    with pytest.raises(ConfigError) as caught:
+        parse_address(url)
+    assert "pass" not in caught.value.message

@@ -308,3 +308,55 @@ async def test_a_long_answer_is_not_an_idle_connection():
     limits = HttpLimits(keep_alive_s=0.05, body_s=0.05, head_s=0.05, stall_s=0.05)
     async with running(ScriptedEngine(answer), limits=limits) as up:
         assert (await up.ask(post(chat()))).status == 200
+
+
+async def test_continue_is_said_only_when_all_before_is_answered():
+    """A client would take it for part of the answer that it is waiting for."""
+    raw = json.dumps(chat()).encode()
+    head = post(raw, headers=["Expect: 100-continue"]).removesuffix(raw)
+    async with running(ScriptedEngine()) as up:
+        client = await RawClient.connect(up.port)
+        await client.send(post(chat()) + head)
+        assert (await client.read_reply()).status == 200
+        assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        await client.send(raw)
+        assert (await client.read_reply()).status == 200
+        client.close()
+
+
+@pytest.mark.parametrize("behind", [b"nonsense\r\n\r\n", get("/v1/models")])
+async def test_what_follows_a_last_request_is_not_read(behind):
+    """The connection is closing; an answer, or a record, would be of a request never served."""
+    async with running(ScriptedEngine()) as up:
+        client = await RawClient.connect(up.port)
+        await client.send(get("/health", headers=["Connection: close"]) + behind)
+        assert (await client.read_reply()).status == 200
+        assert await client.is_closed()
+        client.close()
+    assert up.records == []
+
+
+async def test_a_refused_body_is_not_read_for_ever():
+    """However steadily it goes on."""
+    limits = HttpLimits(max_body_bytes=10, head_s=0.2)
+    async with running(ScriptedEngine(), limits=limits) as up:
+        client = await RawClient.connect(up.port)
+
+        async def trickle() -> None:
+            await client.send(post(b"x" * 1_000_000)[:-900_000])
+            while True:
+                await client.send(b"x")
+                await asyncio.sleep(0.01)
+
+        with pytest.raises(ConnectionError):
+            await trickle()
+        client.close()
+
+
+async def test_a_body_that_breaks_the_connection_to_nobody():
+    """Invalid UTF-8 in an option reaches the engine, whose complaint it is."""
+    engine = ScriptedEngine()
+    async with running(engine) as up:
+        raw = b'{"model":"m","stream":true,"stream_options":{"a":"\xff"}}'
+        assert (await up.ask(post(raw))).status == 200
+    assert b"\xff" in engine.requests[0].body

@@ -387,3 +387,16 @@ async def test_prompts_that_begin_alike_meet_one_replica():
         for number in range(6):
             await up.ask(post(chat("x" * 3000 + str(number))))
     assert sorted(len(engine.requests) for engine in engines) == [0, 0, 0, 6]
+
+
+async def test_a_204_passes_without_a_length():
+    """RFC 9110 §8.6 forbids one, whatever the engine says."""
+
+    async def answer(_request: Received, wire: Wire) -> None:
+        await wire.send(b"HTTP/1.1 204 Gone\r\ncontent-length: 0\r\n\r\n")
+
+    async with running(ScriptedEngine(answer)) as up:
+        reply = await up.ask(post(chat(), path="/v1/other"), has_body=False)
+    assert reply.status == 204
+    assert "content-length" not in reply.headers
+    assert "transfer-encoding" not in reply.headers

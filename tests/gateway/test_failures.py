@@ -318,3 +318,52 @@ async def test_bytes_after_a_complete_response_do_not_reach_the_next_client():
         for _ in range(5):
             reply = await up.ask(post(chat()))
             assert b"stolen" not in reply.body
+
+
+async def test_two_responses_in_one_write_are_one_answer():
+    """The second one's body must not be appended to the first one's."""
+
+    async def answer(_request: Received, wire: Wire) -> None:
+        await wire.send(
+            b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
+            b"HTTP/1.1 404 Not\r\ncontent-length: 6\r\n\r\nstolen"
+        )
+
+    async with running(ScriptedEngine(answer)) as up:
+        for _ in range(2):
+            reply = await up.ask(post(chat()))
+            assert (reply.status, reply.body) == (200, b"{}")
+        assert up.gateway.replicas()[0].idle_connections == 0
+
+
+async def test_a_connection_with_an_unread_request_is_not_kept():
+    """The next request would wait behind what the engine did not want to read."""
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        close = b"" if head.startswith(b"POST") else b"connection: close\r\n"
+        writer.write(b"HTTP/1.1 404 Not\r\n%bcontent-length: 0\r\n\r\n" % close)
+        await stopped.wait()
+        writer.close()
+
+    stopped = asyncio.Event()
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0, limit=1024)
+    engine = ScriptedEngine()
+    engine.port = server.sockets[0].getsockname()[1]
+    async with running(configs=[engine.config()]) as up:
+        assert (await up.ask(post(chat("x" * (24 << 20))))).status == 404
+        assert up.gateway.replicas()[0].idle_connections == 0
+        stopped.set()
+    server.close()
+
+
+async def test_usage_that_cannot_be_decoded_does_not_hold_the_client():
+    """The answer passes, and the record says that usage is unknown."""
+    body = b'{"choices":[],"usage":{"prompt_tokens":"\xff"}}'
+
+    async def answer(_request: Received, wire: Wire) -> None:
+        await wire.answer(body=body)
+
+    async with running(ScriptedEngine(answer)) as up:
+        assert (await up.ask(post(chat()))).body == body
+    assert up.records[0].usage.input_tokens is None

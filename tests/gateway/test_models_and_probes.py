@@ -1,9 +1,24 @@
 """GET /v1/models, /health and /ready, and the checks that feed them."""
 
+import asyncio
+import contextlib
+
 import pytest
 
 from headstart.engines.base import HealthConfig
-from loopback import QUICK_CHECKS, ScriptedEngine, chat, eventually, get, post, running
+from loopback import (
+    QUICK_CHECKS,
+    RawClient,
+    Received,
+    ScriptedEngine,
+    Wire,
+    chat,
+    eventually,
+    get,
+    post,
+    running,
+    token_event,
+)
 
 
 async def test_models_of_all_engines_in_openais_form():
@@ -66,13 +81,83 @@ async def test_what_a_check_concludes_from_a_status(status, is_available):
         assert up.gateway.replicas()[0].is_available is is_available
 
 
-async def test_before_the_first_check_no_replica_is_used():
-    """Nobody knows yet whether it is there."""
+async def test_a_gateway_that_has_started_knows_its_replicas():
+    """The first request finds those that answer, and learns why not of those that do not."""
+    gone = ScriptedEngine(name="r1")
+    await gone.start()
+    await gone.stop()
     engine = ScriptedEngine()
+    await engine.start()
+    configs = [engine.config(), gone.config()]
+    async with running(configs=configs, waits=False) as up:
+        assert up.gateway.is_ready
+        assert up.gateway.replicas()[1].reason.startswith("Cannot connect")
+        assert (await up.ask(post(chat()))).status == 200
+    await engine.stop()
+
+
+async def test_a_replica_that_is_silent_does_not_hold_the_start_for_ever():
+    """It stays unavailable, and says why."""
+    engine = ScriptedEngine()
+    engine.models_status = 0
     async with running(engine, waits=False) as up:
         assert not up.gateway.is_ready
         assert up.gateway.replicas()[0].reason == "not checked yet"
-        await eventually(lambda: up.gateway.is_ready)
+        assert (await up.ask(post(chat()))).status == 503
+
+
+async def test_a_late_check_of_a_busy_replica_takes_it_down_only_the_second_time():
+    """It computes on the processor that answers checks, and its stream shows that it lives."""
+
+    async def answer(_request: Received, wire: Wire) -> None:
+        await wire.begin_stream()
+        with contextlib.suppress(ConnectionError):
+            while True:
+                await wire.piece(token_event("a"))
+                await asyncio.sleep(0.005)
+
+    engine = ScriptedEngine(answer)
+    health = HealthConfig(up_interval_s=0.05, down_interval_s=0.05, timeout_s=0.1)
+    async with running(engine, health=health) as up:
+        client = await RawClient.connect(up.port)
+        await client.send(post(chat(stream=True)))
+        await client.read_head()
+        engine.models_status, num_checks = 0, len(engine.checks)
+        await eventually(lambda: not up.gateway.replicas()[0].is_available)
+        assert len(engine.checks) >= num_checks + 2
+        assert "no answer" in up.gateway.replicas()[0].reason
+        client.close()
+
+
+async def test_a_late_check_of_a_replica_that_says_nothing_takes_it_down():
+    """A frozen process has no more to show."""
+    engine = ScriptedEngine()
+    health = HealthConfig(up_interval_s=0.05, down_interval_s=30, timeout_s=0.05)
+    async with running(engine, health=health) as up:
+        engine.models_status, num_checks = 0, len(engine.checks)
+        await eventually(lambda: not up.gateway.replicas()[0].is_available)
+        assert len(engine.checks) == num_checks + 1
+
+
+async def test_a_check_on_a_kept_connection_that_was_closed_is_asked_again():
+    """The engine closes idle connections when it likes; that is no failure."""
+    engine = ScriptedEngine()
+    engine.closes_kept = True
+    health = HealthConfig(up_interval_s=0.02, down_interval_s=30)
+    async with running(engine, health=health) as up:
+        seen = len(engine.checks)
+        await eventually(lambda: len(engine.checks) >= seen + 6)
+        assert up.gateway.is_ready
+
+
+async def test_a_list_of_models_that_is_nested_too_deeply_is_not_read():
+    """And its replica is watched further."""
+    engine = ScriptedEngine()
+    engine.models_body = b'{"data":[{"id":' + b"[" * 100_000
+    health = HealthConfig(up_interval_s=0.02, down_interval_s=0.02)
+    async with running(engine, health=health) as up:
+        engine.models_body = None
+        await eventually(lambda: up.gateway.replicas()[0].models == ("m",))
 
 
 async def test_a_replica_that_does_not_answer_its_check_is_down():

@@ -1,5 +1,6 @@
 """`Preparer`: what is read of a body, what is changed, and what it says of templates."""
 
+import json
 from dataclasses import dataclass
 
 import pytest
@@ -8,7 +9,6 @@ from headstart.errors import BadRequest, NotFound, TemplateError
 from headstart.gateway.prepare import Preparer
 from headstart.prompt.fingerprint import namespace, prefix_keys
 from headstart.routing.config import PrefixHashConfig
-from headstart.types import JsonObject
 from headstart.wire.http1 import Request
 from loopback import ScriptedEngine, chat, post, running
 
@@ -22,9 +22,9 @@ class Applied:
     template_label: str = "support-agent@7"
 
 
-def apply_template(body: JsonObject) -> Applied:
+def apply_template(body: bytes) -> Applied:
     """A template that says `filled`, for requests that name `support-agent`."""
-    prompt = body["prompt"]
+    prompt = json.loads(body)["prompt"]
     assert isinstance(prompt, dict)
     if prompt["id"] != "support-agent":
         raise NotFound(f"No template {prompt['id']!r}.", param="prompt.id")
@@ -128,3 +128,26 @@ async def test_templates_over_http(prompt, status):
     else:
         assert reply.json()["error"]["param"].startswith("prompt.")
         assert not engine.requests
+
+
+def test_a_template_is_given_the_clients_own_bytes():
+    """Parsing and writing again would change numbers, escapes and repeated keys."""
+    given: list[bytes] = []
+
+    def keep(body: bytes) -> Applied:
+        given.append(body)
+        return Applied(b"{}")
+
+    body = b'{"prompt":{"id":"x"}, "seed":1e3, "user":"\\u00e9"}'
+    prepare(body, applier=keep)
+    assert given[0] is body
+
+
+@pytest.mark.parametrize("value", [b'"\xff"', b"1e999", b"{" + b'"\xff":1}'])
+def test_options_that_only_the_engine_reads_are_left_to_it(value):
+    """What is inside them is none of the gateway's business, valid or not."""
+    body = b'{"model":"m","stream":true,"\xfe":1,"stream_options":{"other":%b}}' % value
+    expected = (
+        b'{"model":"m","stream":true,"\xfe":1,"stream_options":{"other":%b,"include_usage":true}}'
+    )
+    assert prepare(body).body == expected % value

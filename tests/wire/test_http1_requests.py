@@ -1,5 +1,7 @@
 """`RequestReader`: what it accepts and refuses, however the bytes are cut."""
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -298,3 +300,28 @@ def test_no_input_crashes_the_reader(raw):
     reader = RequestReader(SMALL)
     reader.feed(raw)
     reader.feed(b"\r\n\r\n")
+
+
+def test_a_body_in_tiny_chunks_weighs_little():
+    """A list of its pieces would weigh thirty times the text."""
+    reader = RequestReader(HttpLimits())
+    reader.feed(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+    chunks = b"2\r\nab\r\n" * 10_000
+    tracemalloc.start()
+    try:
+        for _ in range(10):
+            reader.feed(chunks)
+        weight, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    reader.feed(b"0\r\n\r\n")
+    assert reader.requests[0].body == b"ab" * 100_000
+    assert weight < 2 * 200_000
+
+
+def test_an_upgrade_in_http_1_0_is_ignored_and_the_version_kept():
+    """RFC 9110 §7.8; the answer must not be chunked."""
+    reader = RequestReader(HttpLimits())
+    reader.feed(b"GET / HTTP/1.0\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n")
+    assert reader.error is None
+    assert reader.requests[0].minor_version == 0

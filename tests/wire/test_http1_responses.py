@@ -232,3 +232,18 @@ def test_a_response_of_our_own():
     assert b"retry-after: 1" in head
     assert b"connection: close" in head
     assert simple_response(200, b"{}", has_body=False).endswith(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    "after",
+    [b"HTTP/1.1 404 Not\r\nX: y\r\nContent-Length: 6\r\n\r\nstolen", b"garbage\r\n\r\n"],
+)
+@pytest.mark.parametrize("option", [b"", b"Connection: close\r\n"])
+def test_what_comes_with_the_end_of_a_response_is_not_mixed_into_it(after, option):
+    """The answer stands, and the connection is given up."""
+    reader = read(b"HTTP/1.1 200 OK\r\n%bContent-Length: 2\r\n\r\nhi%b" % (option, after))
+    assert reader.head is not None
+    assert (reader.head.status, reader.head.reason) == (200, b"OK")
+    assert reader.body == [b"hi"]
+    assert reader.is_complete
+    assert not reader.is_reusable

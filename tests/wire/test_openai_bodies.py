@@ -145,3 +145,19 @@ def test_no_body_does_more_than_raise_bad_request(raw):
         peek = peek_response(body)
         if peek is not None:
             peek.usage_object()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"usage":{"a":"\xff"}}',
+        b'{"usage":{"a":1e999}}',
+        b'{"message":{"usage":{"\xff":1}}}',
+        b'{"response":{"usage":{"a":' + b"9" * 5000 + b"}}}",
+    ],
+)
+def test_usage_that_cannot_be_decoded_is_unknown(body):
+    """The parser skips it at first, and finds out later."""
+    peek = peek_response(body)
+    assert peek is not None
+    assert peek.usage_object() is None

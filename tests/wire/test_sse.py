@@ -70,6 +70,10 @@ def test_usage_beside_choices_stays():
             b'data: {"choices":[{"text":"\\"usage\\":null"}],"usage":null}\n\n',
             b'data: {"choices":[{"text":"\\"usage\\":null"}]}\n\n',
         ),
+        (
+            b'data: {"choices":[{"delta":{"content":"usage"}}],"usage":null}\n\n',
+            b'data: {"choices":[{"delta":{"content":"usage"}}]}\n\n',
+        ),
     ],
 )
 def test_a_null_usage_that_we_asked_for_is_removed(event, expected):
@@ -106,6 +110,7 @@ def test_an_ambiguous_or_broken_event_is_left_alone(event):
         (b'data: {"choices": [{"delta": {"content": null}}]}\n\n', False),
         (b'data: {"choices":[{"text":"x"}]}\n\n', True),
         (b'data: {"choices":[{"delta":{"reasoning_content":"x"}}]}\n\n', True),
+        (b'data: {"choices":[{"delta":{"refusal":"x"}}]}\n\n', True),
         (b'data: {"choices":[{"delta":{"tool_calls":[{"function":{"name":"f"}}]}}]}\n\n', True),
         (b'data: {"type":"response.output_text.delta","delta":"x"}\n\n', True),
         (b'data: {"x":"\\"content\\":\\"y\\""}\n\n', False),

@@ -57,7 +57,8 @@ class HealthConfig:
         up_interval_s: between checks of a replica that answered the last one.
         down_interval_s: between checks of one that did not; short, so that a replica that returns
             is in use within two seconds.
-        timeout_s: a check that takes longer has failed.
+        timeout_s: a check that takes longer has failed; a replica that sent anything since the
+            check before is given a second one.
     """
 
     up_interval_s: float = 5.0

@@ -1,5 +1,6 @@
 """Where an engine is, and the fixed part of every request to it."""
 
+import re
 import ssl
 from dataclasses import dataclass
 from typing import Final
@@ -18,6 +19,7 @@ from headstart.wire.http1 import (
 _REPLACED: Final = CONNECTION_FIELDS | {b"host", b"accept-encoding", b"expect"}
 _CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key", b"api-key"})
 _BODY_METHODS: Final = frozenset({"POST", "PUT", "PATCH"})
+_USER_INFO: Final = re.compile(r"//[^/]*@")  # may be a secret, which no message shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +51,22 @@ def parse_address(url: str) -> Address:
     Raises:
         ConfigError: not an http(s) URL with a host, or one that carries credentials.
     """
+    shown = _USER_INFO.sub("//...@", url)
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise ConfigError(
+            f"The engine URL {shown!r} must be plain ASCII without spaces; write a name in its "
+            "`xn--` form and escape a path with `%`.",
+            param="url",
+        )
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError as exc:
-        raise ConfigError(f"The engine URL {url!r} is not a URL: {exc}.", param="url") from exc
+        raise ConfigError(f"The engine URL {shown!r} is not a URL: {exc}.", param="url") from exc
     if parts.scheme not in ("http", "https") or not host:
         raise ConfigError(
-            f"The engine URL {url!r} must look like http://host:port or https://host.", param="url"
+            f"The engine URL {shown!r} must look like http://host:port or https://host.",
+            param="url",
         )
     if parts.username or parts.password:
         raise ConfigError(
@@ -64,7 +74,7 @@ def parse_address(url: str) -> Address:
             param="url",
         )
     if parts.query or parts.fragment:
-        raise ConfigError(f"The engine URL {url!r} must end with its path.", param="url")
+        raise ConfigError(f"The engine URL {shown!r} must end with its path.", param="url")
     is_tls = parts.scheme == "https"
     path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
     return Address(host, port or (443 if is_tls else 80), path, is_tls)

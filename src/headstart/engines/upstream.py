@@ -166,6 +166,7 @@ class _Connection(asyncio.Protocol):
         call.payload = ()
 
     def data_received(self, data: bytes) -> None:
+        self._pool.has_received = True
         call = self._call
         if call is None:  # bytes nobody asked for would be taken for the next response
             self.close()
@@ -194,11 +195,17 @@ class _Connection(asyncio.Protocol):
         self._call = None
         call.detach()
         self._pool.forget(call)
-        if self._reader.is_reusable:
+        if self._reader.is_reusable and not self._is_sending():
             self._pool.keep(self)
         else:
             self.close()
         call.sink.response_received(head, body, is_complete=True)
+
+    def _is_sending(self) -> bool:
+        # An engine may refuse a request before it has read it. Whether it reads the rest is not
+        # known, and the next request would wait behind it.
+        assert self._transport is not None
+        return self._transport.get_write_buffer_size() > 0
 
     def connection_lost(self, exc: Exception | None) -> None:
         call = self._call
@@ -240,6 +247,7 @@ class UpstreamPool:
     Attributes:
         origin: as given.
         config: as given.
+        has_received: bytes came from the engine since whoever watches it set this to False.
     """
 
     def __init__(self, origin: Origin, config: UpstreamConfig) -> None:
@@ -250,6 +258,7 @@ class UpstreamPool:
         self._calls: set[Call] = set()
         self._dials: set[asyncio.Task[None]] = set()
         self._swept_at = 0.0
+        self.has_received = False
 
     @property
     def name(self) -> str:

@@ -61,7 +61,7 @@ class ReplicaWatch(Protocol):
 
 
 class ClientPort(Protocol):
-    """The client's side of an exchange (`server.ClientConnection`)."""
+    """The client's side of an exchange (`connection.ClientConnection`)."""
 
     @property
     def is_write_paused(self) -> bool:

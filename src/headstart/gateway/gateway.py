@@ -35,6 +35,7 @@ _SYSTEM_CLOCK: Final = SystemClock()
 
 # Deadlines are late by at most one sweep: a quarter of a second, or less where they are shorter.
 _MAX_SWEEP_S: Final = 0.25
+_FIRST_CHECKS_S: Final = 2.0
 
 
 class Gateway:
@@ -104,7 +105,10 @@ class Gateway:
     async def start(
         self, host: str, port: int, *, reuse_port: bool = False, tls: ssl.SSLContext | None = None
     ) -> int:
-        """Listen and begin the health checks; return the bound port.
+        """Check every replica, then listen; return the bound port.
+
+        The first checks are given two seconds: who is told of the port then finds the replicas
+        that answer, and the others follow when they do.
 
         Args:
             host: address to listen on.
@@ -112,9 +116,11 @@ class Gateway:
             reuse_port: let several processes share the port.
             tls: serve https with this context.
         """
-        bound = await self._server.listen(host, port, reuse_port=reuse_port, tls=tls)
+        bound = await self._server.bind(host, port, reuse_port=reuse_port, tls=tls)
         self._sweeper.start()
         self._watching = asyncio.get_running_loop().create_task(self._monitor.run(), name="monitor")
+        await self._monitor.checked(_FIRST_CHECKS_S)
+        await self._server.listen()
         return bound
 
     async def drain(self) -> None:

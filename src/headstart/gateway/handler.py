@@ -18,6 +18,7 @@ from urllib.parse import unquote
 from headstart.accounting.record import RequestRecord
 from headstart.accounting.tenant import DEFAULT_TENANT
 from headstart.errors import HeadstartError, NotFound, UpstreamUnavailable
+from headstart.gateway.connection import ClientConnection
 from headstart.gateway.exchange import DataPath, Exchange
 from headstart.gateway.prepare import CHAT_PATH, COMPLETIONS_PATH
 from headstart.gateway.respond import (
@@ -28,7 +29,6 @@ from headstart.gateway.respond import (
     readiness,
     require_method,
 )
-from headstart.gateway.server import ClientConnection
 from headstart.gateway.state import GatewayState
 from headstart.types import JsonObject
 from headstart.wire.http1 import Request

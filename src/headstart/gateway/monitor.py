@@ -5,6 +5,7 @@ and at once when a request had trouble with it. A check carries no body and noth
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,7 +46,9 @@ class Watched:
         pool: connections to it.
         reason: why it cannot be used; empty if it can.
         models: the entries of its own list, by name.
+        is_late: its last check was not answered in time.
         wake: set to check it now.
+        is_checked: set once the first check has ended.
     """
 
     replica: Replica
@@ -53,7 +56,9 @@ class Watched:
     pool: UpstreamPool
     reason: str = "not checked yet"
     models: dict[str, JsonObject] = field(default_factory=dict)
+    is_late: bool = False
     wake: asyncio.Event = field(default_factory=asyncio.Event)
+    is_checked: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Monitor:
@@ -101,6 +106,13 @@ class Monitor:
         """Hear that it dropped a connection; it is checked at once."""
         self._watched[replica.name].wake.set()
 
+    async def checked(self, within_s: float) -> None:
+        """Wait until every replica has been checked once, at most `within_s`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                for watched in self._watched.values():
+                    await watched.is_checked.wait()
+
     async def run(self) -> None:
         """Check every replica until cancelled."""
         async with asyncio.TaskGroup() as group:
@@ -112,7 +124,8 @@ class Monitor:
             watched.wake.clear()
             await self.check(watched)
             is_up = watched.replica.is_available
-            pause_s = self._health.up_interval_s if is_up else self._health.down_interval_s
+            is_well = is_up and not watched.is_late
+            pause_s = self._health.up_interval_s if is_well else self._health.down_interval_s
             if not is_up:
                 # A request found it unreachable and woke us; it is no use asking again at once.
                 await asyncio.sleep(pause_s)
@@ -127,9 +140,21 @@ class Monitor:
         """Ask one replica and tell the fleet."""
         try:
             status, body = await self._ask(watched.pool)
+        except UpstreamTimeout as error:
+            # An engine that computes on the processor that answers checks can be late once; one
+            # that is late again, or from which nothing came at all, is of no use.
+            if watched.is_late or not watched.pool.has_received:
+                self._set_down(watched, error.message)
+            watched.is_late = True
         except UpstreamError as error:
             self._set_down(watched, error.message)
-            return
+        else:
+            watched.is_late = False
+            self._judge(watched, status, body)
+        watched.pool.has_received = False
+        watched.is_checked.set()
+
+    def _judge(self, watched: Watched, status: int, body: bytes) -> None:
         if status in (401, 403):
             self._set_down(watched, f"it refuses our key ({status}); check api_key_env")
         elif status >= 500:
@@ -138,16 +163,15 @@ class Monitor:
             self._set_up(watched, body if status == 200 else b"")
 
     async def _ask(self, pool: UpstreamPool) -> tuple[int, bytes]:
-        fetch = _Fetch()
-        call = pool.call("GET", (pool.origin.head(_LIST_MODELS, 0),), fetch)
+        limit = self._health.timeout_s
         try:
-            async with asyncio.timeout(self._health.timeout_s):
-                return await fetch.result
+            async with asyncio.timeout(limit):
+                while True:
+                    answer = await _fetch(pool)
+                    if answer is not None:
+                        return answer
         except TimeoutError:
-            limit = self._health.timeout_s
             raise UpstreamTimeout(f"no answer to GET /v1/models within {limit:g} s") from None
-        finally:
-            call.abort()
 
     def _set_down(self, watched: Watched, reason: str) -> None:
         if watched.replica.is_available:
@@ -170,10 +194,24 @@ class Monitor:
 def _read_models(body: bytes) -> dict[str, JsonObject] | None:
     try:
         entries = _MODEL_LIST.decode(body).data
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     named = ((entry.get("id"), entry) for entry in entries)
     return {name: entry for name, entry in named if isinstance(name, str)}
+
+
+async def _fetch(pool: UpstreamPool) -> tuple[int, bytes] | None:
+    """Return status and body; None if a kept connection was closed under the question."""
+    fetch = _Fetch()
+    call = pool.call("GET", (pool.origin.head(_LIST_MODELS, 0),), fetch)
+    try:
+        return await fetch.result
+    except UpstreamError as error:
+        if isinstance(error, UpstreamTimeout) or not call.is_reused:
+            raise
+        return None  # that says nothing of the engine, and the pool has one connection less
+    finally:
+        call.abort()
 
 
 class _Fetch:

@@ -7,10 +7,10 @@ from typing import Final, Protocol
 from headstart.errors import BadRequest, TemplateError
 from headstart.prompt.fingerprint import namespace, prefix_keys
 from headstart.routing.config import PrefixHashConfig
-from headstart.types import JsonObject, PrefixKey
+from headstart.types import PrefixKey
 from headstart.wire.http1 import Request
 from headstart.wire.json_edit import append_member, set_nested_member
-from headstart.wire.openai import RequestPeek, parse_object, peek_request
+from headstart.wire.openai import RequestPeek, peek_request
 
 CHAT_PATH: Final = "/v1/chat/completions"
 COMPLETIONS_PATH: Final = "/v1/completions"
@@ -32,8 +32,9 @@ class TemplatedBody(Protocol):
         ...
 
 
-TemplateApplier = Callable[[JsonObject], TemplatedBody]
-"""Makes the body to send of one whose `prompt` names a template.
+TemplateApplier = Callable[[bytes], TemplatedBody]
+"""Makes the body to send of one whose `prompt` names a template; bytes, so that what a template
+does not replace stays as the client wrote it.
 
 Raises `TemplateError` or `NotFound`.
 """
@@ -126,7 +127,7 @@ class Preparer:
                 "set `templates` in headstart.yaml.",
                 param="prompt",
             )
-        applied = self._apply_template(parse_object(prepared.body))
+        applied = self._apply_template(prepared.body)
         prepared.body = applied.body
         prepared.template = applied.template_label
         prepared.body_changes += ("template",)

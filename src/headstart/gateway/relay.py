@@ -134,7 +134,7 @@ class ResponseRelay:
         lines.append(own_lines)
         if self._is_chunked:
             lines.append(b"transfer-encoding: chunked\r\n")
-        elif head.content_length is not None and not self._is_open_ended:
+        elif head.content_length is not None and not self._is_open_ended and head.status != 204:
             lines.append(b"content-length: %d\r\n" % head.content_length)
         if self.closes_connection:
             lines.append(b"connection: close\r\n")

@@ -62,7 +62,6 @@ class RequestReader:
 
     __slots__ = (
         "_body",
-        "_body_bytes",
         "_fields",
         "_head_bytes",
         "_is_quiet",
@@ -132,7 +131,8 @@ class RequestReader:
         options = connection_options(self._fields) - _UPGRADE_FIELDS
         if options:
             lines.append(b"connection: %b\r\n" % b", ".join(sorted(options)))
-        head = b"%b %b HTTP/1.1\r\n%b\r\n" % (method, self._target, b"".join(lines))
+        version = self._parser.get_http_version().encode("ascii")
+        head = b"%b %b HTTP/%b\r\n%b\r\n" % (method, self._target, version, b"".join(lines))
         self._parser = httptools.HttpRequestParser(self)
         self._reset()
         self.feed(head + data[num_parsed:])
@@ -146,8 +146,7 @@ class RequestReader:
         self._lines: list[tuple[bytes, bytes]] = []
         self._fields: dict[bytes, bytes] = {}
         self._head_bytes = 0
-        self._body: list[bytes] = []
-        self._body_bytes = 0
+        self._body: bytes | bytearray = b""
         self._is_quiet = False
         self.is_in_body = False
         self.wants_continue = False
@@ -210,9 +209,15 @@ class RequestReader:
         """Take a piece of the body."""
         self._is_quiet = False
         self.wants_continue = False
-        self._body.append(part)
-        self._body_bytes += len(part)
-        if self._body_bytes > self._limits.max_body_bytes:
+        # Not a list of pieces: a million chunks of two bytes would weigh thirty times their text.
+        body = self._body
+        if not body:
+            self._body = body = part
+        elif isinstance(body, bytearray):
+            body += part
+        else:
+            self._body = body = bytearray(body + part)
+        if len(body) > self._limits.max_body_bytes:
             raise self._body_too_large()
 
     def on_chunk_header(self) -> None:
@@ -224,14 +229,13 @@ class RequestReader:
         parser = self._parser
         if parser.should_upgrade():
             return  # `feed` is about to hear of it and reads the head again
-        body = self._body
         self.requests.append(
             Request(
                 parser.get_method().decode("ascii"),
                 origin_form(self._target),
                 self._lines,
                 self._fields,
-                body[0] if len(body) == 1 else b"".join(body),
+                bytes(self._body),  # no copy if it came in one piece
                 minor_version=1 if parser.get_http_version() == "1.1" else 0,
                 is_keep_alive=parser.should_keep_alive(),
             )
@@ -293,6 +297,19 @@ class ResponseReader:
         self._reset()
         self.is_complete = True
 
+    def _reset(self) -> None:
+        self.head: ResponseHead | None = None
+        self.is_complete = False
+        self.is_reusable = False
+        self._ends_with_connection = False
+        self._head_bytes = 0
+        self._forget_head()
+
+    def _forget_head(self) -> None:
+        self._reason = b""
+        self._lines: list[tuple[bytes, bytes]] = []
+        self._fields: dict[bytes, bytes] = {}
+
     def expect(self, method: str) -> None:
         """Get ready for the response to a request with `method`."""
         assert self.is_complete
@@ -310,7 +327,8 @@ class ResponseReader:
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
-            if self._is_head_request and self.is_complete:
+            if self.is_complete:  # the answer is whole; what came after it belongs to nobody
+                self.is_reusable = False
                 return
             raise UpstreamError(f"The engine's response is not valid HTTP/1.1: {exc}.") from exc
         if self.head is None:
@@ -324,20 +342,12 @@ class ResponseReader:
             self.is_complete = True
         return self.is_complete
 
-    def _reset(self) -> None:
-        self.head: ResponseHead | None = None
-        self.is_complete = False
-        self.is_reusable = False
-        self._ends_with_connection = False
-        self._head_bytes = 0
-        self._forget_head()
-
-    def _forget_head(self) -> None:
-        self._reason = b""
-        self._lines: list[tuple[bytes, bytes]] = []
-        self._fields: dict[bytes, bytes] = {}
-
     # Called by httptools, in this order.
+
+    def on_message_begin(self) -> None:
+        """Stop at a second response, which must not be mixed into the one that was asked for."""
+        if self.is_complete:
+            raise UpstreamError("The engine sent a response that nobody asked for.")
 
     def on_status(self, part: bytes) -> None:
         """Take a piece of the reason phrase."""
@@ -358,6 +368,8 @@ class ResponseReader:
         """Decide how the body ends."""
         status = self._parser.get_status_code()
         if status < 200:
+            if status < 100:
+                raise UpstreamError(f"The engine answered with the status {status}.")
             return
         fields = self._fields
         declared = fields.get(b"content-length")

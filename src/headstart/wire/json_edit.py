@@ -25,7 +25,7 @@ class Member:
     """Where one member of the outermost object lies.
 
     Attributes:
-        key: decoded.
+        key: decoded; with its quotes if it is not valid UTF-8.
         key_start: offset of the key's opening quote.
         start: offset of the value's first byte.
         end: offset after the value's last byte.
@@ -50,7 +50,7 @@ def members(text: bytes) -> Iterator[Member]:
             return
         start = _skip_space(text, _skip_space(text, key.end()) + 1)
         end = _value_end(text, start)
-        yield Member(msgspec.json.decode(key.group(), type=str), at, start, end)
+        yield Member(_decoded(key.group()), at, start, end)
         at = _skip_space(text, end) + 1
 
 
@@ -99,6 +99,14 @@ def set_nested_member(text: bytes, outer: str, inner: str, value: bytes) -> byte
     else:
         return text
     return b"%b%b%b" % (text[: found.start], changed, text[found.end :])
+
+
+def _decoded(key: bytes) -> str:
+    try:
+        return msgspec.json.decode(key, type=str)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        # A parser that skips a member does not look into its key. With its quotes it equals none.
+        return key.decode("latin-1")
 
 
 def _is_empty(text: bytes, end: int) -> bool:

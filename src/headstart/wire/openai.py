@@ -51,7 +51,7 @@ class RequestPeek(msgspec.Struct):
         """Return whether the body already has `stream_options.include_usage: true`."""
         if not is_object(self.stream_options):
             return False
-        return msgspec.json.decode(self.stream_options).get("include_usage") is True
+        return _STREAM_OPTIONS.decode(self.stream_options).include_usage is True
 
     def prompt_parts(self) -> tuple[msgspec.Raw, ...]:
         """Return what enters the model, in the order that it enters: what is first stays longest.
@@ -66,6 +66,10 @@ class RequestPeek(msgspec.Struct):
             self.prompt,
             self.input,
         )
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: object = None
 
 
 class _Message(msgspec.Struct):
@@ -85,16 +89,16 @@ class ResponsePeek(msgspec.Struct):
     response: msgspec.Raw = _ABSENT
 
     def usage_object(self) -> JsonObject | None:
-        """Return the usage object, wherever this dialect puts it, or None."""
-        raw = self.usage
-        if raw is _ABSENT:
-            for nested in (self.message, self.response):
-                if is_object(nested):
-                    raw = _MESSAGE.decode(nested).usage
-        if not is_object(raw):
+        """Return the usage object, wherever this dialect puts it; None if it cannot be read."""
+        try:
+            raw = self.usage
+            if raw is _ABSENT:
+                for nested in (self.message, self.response):
+                    if is_object(nested):
+                        raw = _MESSAGE.decode(nested).usage
+            return _OBJECT.decode(raw) if is_object(raw) else None
+        except _UNREADABLE:
             return None
-        usage: JsonObject = msgspec.json.decode(raw)
-        return usage
 
     def is_usage_only(self) -> bool:
         """Return whether this is the extra event that `include_usage` asks for."""
@@ -112,7 +116,12 @@ class ResponsePeek(msgspec.Struct):
 _REQUEST: Final = msgspec.json.Decoder(RequestPeek)
 _RESPONSE: Final = msgspec.json.Decoder(ResponsePeek)
 _MESSAGE: Final = msgspec.json.Decoder(_Message)
+_STREAM_OPTIONS: Final = msgspec.json.Decoder(_StreamOptions)
 _OBJECT: Final = msgspec.json.Decoder(dict[str, object])
+
+# What decoding raises. `Raw` members are only skipped at first, so that invalid UTF-8 or a number
+# out of range inside one shows when it is decoded itself.
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def is_object(raw: msgspec.Raw) -> bool:
@@ -139,7 +148,7 @@ def peek_request(body: bytes) -> RequestPeek:
     """
     try:
         return _REQUEST.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+    except _UNREADABLE as exc:
         raise _not_json(body, exc) from exc
 
 
@@ -151,7 +160,7 @@ def parse_object(body: bytes) -> JsonObject:
     """
     try:
         return _OBJECT.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+    except _UNREADABLE as exc:
         raise _not_json(body, exc) from exc
 
 
@@ -159,7 +168,7 @@ def peek_response(body: bytes) -> ResponsePeek | None:
     """Read a response body or an event's data; None if it is not a JSON object."""
     try:
         return _RESPONSE.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except _UNREADABLE:
         return None
 
 

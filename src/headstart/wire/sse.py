@@ -30,9 +30,10 @@ _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 # A member that carries generated text and is not empty. Quotes inside JSON strings are escaped, so
 # the bytes `"content":"x` can only be such a member, never text that talks about one.
 _CONTENT: Final = re.compile(
-    rb'"(?:content|text|reasoning_content|reasoning|arguments|delta|name)"\s*:\s*"[^"]'
+    rb'"(?:content|text|reasoning_content|reasoning|refusal|arguments|delta|name)"\s*:\s*"[^"]'
 )
 _USUAL_CONTENT: Final = b'"content":"'
+_USAGE_KEY: Final = re.compile(rb'"usage"\s*:')
 _NULL_USAGE: Final = re.compile(rb',\s*"usage"\s*:\s*null|"usage"\s*:\s*null\s*,')
 
 
@@ -156,8 +157,8 @@ class SseScanner:
             return event
         if peek.is_usage_only():
             return b""
-        # One occurrence, and it is the outermost object's: no nested object can be meant.
-        if peek.has_null_usage() and event.count(b'"usage"') == 1:
+        # One such key, and it is the outermost object's: no nested object can be meant.
+        if peek.has_null_usage() and len(_USAGE_KEY.findall(event)) == 1:
             return _NULL_USAGE.sub(b"", event)
         return event
 
