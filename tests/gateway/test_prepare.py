@@ -130,6 +130,22 @@ async def test_templates_over_http(prompt, status):
         assert not engine.requests
 
 
+async def test_a_fault_of_ours_is_a_500_in_form_and_says_nothing_of_the_body(caplog):
+    """The connection lives on, the record says 500, and the log has the error's kind only."""
+
+    def broken(body: bytes) -> Applied:
+        raise ZeroDivisionError(body.decode())
+
+    async with running(ScriptedEngine(), apply_template=broken) as up:
+        reply = await up.ask(post(chat(prompt={"id": "secret", "variables": {}})))
+        again = await up.ask(post(chat()))
+    assert (reply.status, again.status) == (500, 200)
+    assert reply.json()["error"]["code"] == "internal_error"
+    assert [record.status for record in up.records] == [500, 200]
+    assert "ZeroDivisionError" in caplog.text
+    assert "secret" not in caplog.text + reply.body.decode()
+
+
 def test_a_template_is_given_the_clients_own_bytes():
     """Parsing and writing again would change numbers, escapes and repeated keys."""
     given: list[bytes] = []

@@ -44,6 +44,7 @@ async def test_without_a_known_key_the_answer_is_401(headers, path):
         assert answer.headers["www-authenticate"] == "Bearer"
     assert not engine.requests
     assert [record.status for record in up.records] == [401, 401]
+    assert {record.tenant for record in up.records} == {""}
     assert "wrong" not in reply.body.decode()
 
 

@@ -18,7 +18,7 @@ class RequestRecord:
         time_s: seconds since 1970 UTC when the request head was complete.
         path: the request's path without its query, e.g. `/v1/chat/completions`.
         model: the model asked for; empty where the body names none.
-        tenant: the tenant's name; `default` without tenants.
+        tenant: the tenant's name; `default` without tenants, empty for a key that no tenant has.
         business_line: the tenant's business line; empty if it has none.
         template: `id@version` of the template that made the prompt, else None.
         replica: the replica that gave the answer; empty if none did.

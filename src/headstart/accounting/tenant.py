@@ -38,3 +38,6 @@ class Tenant:
 
 DEFAULT_TENANT = Tenant(name="default")
 """Owner of every request while no tenants are configured."""
+
+UNKNOWN_TENANT = Tenant(name="")
+"""Owner of a request whose key no tenant has: nobody's account is charged."""

@@ -25,9 +25,6 @@ _SWITCH_INTERVAL_S = 0.0005
 """How long a thread may keep the interpreter while the event loop waits for it. The standard 5 ms
 would show in the data path's 99th percentile whenever records are written."""
 
-_FIRST_CHECKS_S = 2.0
-_CHECK_POLL_S = 0.02
-
 _FORCED = 1
 """Exit status after a second signal: open requests were cut off."""
 
@@ -124,27 +121,12 @@ async def _serve(config: HeadstartConfig, embedded: "EngineSettings | None") -> 
                 await start
             return 0
         service = start.result()
-        await _first_checks(service, stop)
         _announce(service, config)
         await _wait(service, stop)
         if not await _drain(service, hurry):
             return _FORCED
     _say("headstart: all requests are answered and recorded")
     return 0
-
-
-async def _first_checks(service: "Service", stop: asyncio.Event) -> None:
-    """Give the replicas a moment to answer, so that what is announced is known, not hoped."""
-
-    async def ready() -> None:
-        while not service.gateway.is_ready:
-            await asyncio.sleep(_CHECK_POLL_S)
-
-    waiting = asyncio.ensure_future(asyncio.wait_for(ready(), _FIRST_CHECKS_S))
-    await _first(waiting, stop)
-    waiting.cancel()
-    with contextlib.suppress(asyncio.CancelledError, TimeoutError):
-        await waiting
 
 
 def _on_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:

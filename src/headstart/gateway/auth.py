@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 
-from headstart.accounting.tenant import DEFAULT_TENANT, Tenant
+from headstart.accounting.tenant import DEFAULT_TENANT, UNKNOWN_TENANT, Tenant
 from headstart.errors import Unauthorized
 from headstart.wire.http1 import Fields
 
@@ -28,6 +28,11 @@ class Authenticator:
     def requires_key(self) -> bool:
         """Whether there are tenants; then a client's key never goes upstream."""
         return bool(self._by_digest)
+
+    @property
+    def stranger(self) -> Tenant:
+        """Whom a request is recorded for as long as its key has not been looked at."""
+        return UNKNOWN_TENANT if self._by_digest else DEFAULT_TENANT
 
     def tenant_of(self, fields: Fields) -> Tenant:
         """Return the owner of the key in `Authorization: Bearer` or `x-api-key`.

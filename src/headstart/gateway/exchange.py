@@ -9,12 +9,13 @@ Before the first byte has gone to the client a lost connection, a 502 or a 503 i
 more attempt, on another replica if there is one. After it, the only honest end is the relay's.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from headstart.accounting.record import RequestRecord
-from headstart.accounting.tenant import DEFAULT_TENANT, Tenant
+from headstart.accounting.tenant import Tenant
 from headstart.clock import Clock
 from headstart.engines.upstream import Call, UpstreamPool
 from headstart.errors import (
@@ -33,7 +34,12 @@ from headstart.routing.replica import Replica
 from headstart.wire.http1 import Request, ResponseHead
 from headstart.wire.usage import UNKNOWN_USAGE, parse_usage
 
+_log = logging.getLogger(__name__)
+
 CLIENT_DISCONNECTED: Final = "client_disconnected"
+_INTERNAL_ERROR: Final = (
+    "The gateway failed on this request; report it with the x-headstart-request-id of this answer."
+)
 _RETRIED: Final = (502, 503)
 _STATUS_CLIENT_CLOSED: Final = (
     499  # nginx's; there is no official one, and the client never sees it
@@ -145,7 +151,7 @@ class Exchange:
         self._request_id = request_id
         self._accepted_at = accepted_at
         self._time_s = path.clock.time()
-        self._tenant: Tenant = DEFAULT_TENANT
+        self._tenant: Tenant = path.authenticator.stranger
         self._prepared = PreparedRequest(b"")
         self._replica: Replica | None = None
         self._call: Call | None = None
@@ -173,6 +179,11 @@ class Exchange:
                 raise self._unavailable()
         except HeadstartError as error:
             self._answer(error)
+            return
+        except Exception as error:  # noqa: BLE001 -- the top of a request: one fault, one answer
+            # Its message may quote the body, so the log gets its kind only.
+            _log.error("request %s: %s while preparing it", self._request_id, type(error).__name__)
+            self._answer(HeadstartError(_INTERNAL_ERROR))
             return
         self._send(candidates)
 

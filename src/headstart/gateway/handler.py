@@ -16,7 +16,6 @@ from typing import Final
 from urllib.parse import unquote
 
 from headstart.accounting.record import RequestRecord
-from headstart.accounting.tenant import DEFAULT_TENANT
 from headstart.errors import HeadstartError, NotFound, UpstreamUnavailable
 from headstart.gateway.connection import ClientConnection
 from headstart.gateway.exchange import DataPath, Exchange
@@ -157,7 +156,7 @@ class Handler:
         accepted_at: float,
         error: HeadstartError | None,
         *,
-        tenant: str = DEFAULT_TENANT.name,
+        tenant: str | None = None,
     ) -> None:
         clock = self._path.clock
         self._path.recorder.record(
@@ -165,7 +164,7 @@ class Handler:
                 request_id=request_id,
                 time_s=clock.time(),
                 path="" if request is None else request.path,
-                tenant=tenant,
+                tenant=self._path.authenticator.stranger.name if tenant is None else tenant,
                 status=200 if error is None else error.status,
                 error_code=None if error is None else error.code,
                 total_s=clock.monotonic() - accepted_at,
