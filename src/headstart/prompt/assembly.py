@@ -126,43 +126,46 @@ def assemble(
     Cost: linear in the bytes of the body.
     """
     form = prepared.form
+    model = form.model if model is None else model
     bound, history = _take_last_turn(form, variables, messages)
     _check_names(prepared, bound)
-    if history and not form.has_history:
-        raise TemplateError(
-            f"Template {prepared.label} has no place for `messages` ({len(history)} of them are "
-            "history); add a segment `{name: history, kind: session, history: true}` or send none.",
-            param="messages",
-        )
+    _check_history(prepared, history)
     values = {
         variable.name: _bind(variable, bound[variable.name], first_seen)
         for variable in form.variables
     }
-    head = lay_out(
-        prepared.static_prefix,
-        form.model if model is None else model,
-        _changing_parts(prepared, values, history),
-    )
     prefix = prepared.static_prefix
+    head = lay_out(prefix, model, _changing_parts(prepared, values, history))
     return AssembledPrompt(
         body_head=head.data,
-        model=form.model if model is None else model,
+        model=model,
         messages_json=head.messages,
         tools_json=prefix.tools,
         response_format_json=prefix.response_format,
         plan=PromptPlan(
             template_label=prepared.label,
-            namespace=form.model if model is None else model,
+            namespace=model,
             static_prefix_hash=prepared.static_prefix_hash,
             static_end_byte=head.static_end_byte,
             segments=head.segments,
-            document_keys=tuple(
-                (name, value.keys)
-                for name, value in values.items()
-                if isinstance(value, DocumentList)
-            ),
+            document_keys=_document_keys(values),
         ),
     )
+
+
+def _document_keys(values: Mapping[str, object]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    return tuple(
+        (name, value.keys) for name, value in values.items() if isinstance(value, DocumentList)
+    )
+
+
+def _check_history(prepared: PreparedPrompt, history: Sequence[bytes]) -> None:
+    if history and not prepared.form.has_history:
+        raise TemplateError(
+            f"Template {prepared.label} has no place for `messages` ({len(history)} of them are "
+            "history); add a segment `{name: history, kind: session, history: true}` or send none.",
+            param="messages",
+        )
 
 
 def _changing_parts(
