@@ -97,13 +97,11 @@ async def test_death_before_the_first_byte_is_retried_elsewhere(session, gateway
     prompt = "An engine that is about to be killed reads this. " * 300
     url = f"{gateway.url}/v1/chat/completions"
     request = asyncio.create_task(_status_and_replica(session, url, story(prompt, max_tokens=4)))
-    while not (busy := [e for e in mended if await e.metric("vllm:num_requests_running")]):
-        assert not request.done()
-        await asyncio.sleep(0.01)
-    busy[0].signal_api_server(signal.SIGKILL)
+    engine = await replica_in_use(session, gateway, mended)
+    engine.signal_api_server(signal.SIGKILL)
     status, name = await request
     assert status == 200
-    assert await replica_by_url(session, gateway, mended, name) is not busy[0]
+    assert await replica_by_url(session, gateway, mended, name) is not engine
     (record,) = await gateway.records()
     assert (record.status, record.retries, record.replica) == (200, 1, name)
 
@@ -121,6 +119,16 @@ async def test_a_replica_that_returns_is_used_again(session, gateway, mended):
     await engine.wait_healthy()
     async with asyncio.timeout(10):
         await gateway.until_available(2)
+
+
+async def replica_in_use(session, gateway, replicas):
+    """Return the replica that has a request in flight, as the gateway counts."""
+    while True:
+        async with session.get(f"{gateway.admin}/replicas") as response:
+            names = [each["name"] for each in (await response.json())["data"] if each["in_flight"]]
+        if names:
+            return await replica_by_url(session, gateway, replicas, names[0])
+        await asyncio.sleep(0.05)
 
 
 async def _status_and_replica(session, url, body):
