@@ -402,7 +402,8 @@ def test_no_two_keys_have_one_variable():
 def test_a_variable_that_sets_nothing_is_reported_with_the_nearest(load):
     """A misspelt one would otherwise be ignored silently; one that names a secret is used."""
     text = "engines: [{url: http://a, api_key_env: HEADSTART_A_KEY}]"
-    environment = {"HEADSTART_A_KEY": "x", "HEADSTART_LISTN": "1", "HEADSTART_TEST_DATA": "x"}
+    environment = {"HEADSTART_A_KEY": "x", "HEADSTART_LISTN": "1"}
+    environment |= {"HEADSTART_TEST_ANYTHING": "x", "HEADSTART_CI_CACHE": "x"}
     assert load(text, environment).warnings == (
         "the environment variable HEADSTART_LISTN sets nothing; did you mean `HEADSTART_LISTEN`?",
     )

@@ -40,12 +40,13 @@ _NOT_KEYS = frozenset(
     (
         "HEADSTART_CONFIG",
         "HEADSTART_CACHE_DIR",
-        "HEADSTART_TEST_DATA",
-        "HEADSTART_TEST_MODEL",
         ADMIN_KEY_VARIABLE,
     )
 )
-"""Variables with our prefix that set no key: this file's place, the models', the tests' data."""
+"""Variables with our prefix that set no key: this file's place, the models' place, a secret."""
+
+_TEST_PREFIXES = ("HEADSTART_TEST_", "HEADSTART_CI_")
+"""Variables of the tests and of CI; they set no key either."""
 
 _DEFAULT_LISTEN = Address("127.0.0.1", 8080)
 
@@ -382,5 +383,6 @@ def _unused_variables(environment: Mapping[str, str], reading: Reading) -> tuple
         if name.startswith(PREFIX)
         and name not in known
         and name not in _NOT_KEYS
+        and not name.startswith(_TEST_PREFIXES)
         and name not in named
     )
