@@ -94,7 +94,7 @@ async def test_death_mid_stream_becomes_an_error_event(session, gateway, mended,
 
 async def test_death_before_the_first_byte_is_retried_elsewhere(session, gateway, mended):
     """A client whose replica is killed during the prefill gets its answer from the other one."""
-    prompt = "An engine that is about to be killed reads this. " * 300
+    prompt = "An engine that is about to be killed reads this. " * 100
     url = f"{gateway.url}/v1/chat/completions"
     request = asyncio.create_task(_status_and_replica(session, url, story(prompt, max_tokens=4)))
     engine = await replica_in_use(session, gateway, mended)
