@@ -11,8 +11,10 @@ from tiny_model import write_tiny_gguf
 
 REAL_MODEL_FILE = Path("models", "smollm2-135m", "SmolLM2-135M-Instruct.Q4_1.gguf")
 
-# No test is timed: on shared cores an example may take any time.
-settings.register_profile("headstart", deadline=None)
+# No test is timed: on shared cores an example may take any time. The same examples in every run,
+# so that a change is judged by what it changed; `--hypothesis-profile=explore` looks for new ones.
+settings.register_profile("headstart", deadline=None, derandomize=True, database=None)
+settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile("headstart")
 
 
