@@ -26,8 +26,8 @@ def values(request: Request) -> tuple[object, ...]:
     return (
         request.method,
         request.target,
-        list(request.lines),
-        dict(request.fields),
+        list(request.header.lines),
+        dict(request.header.fields),
         request.body,
         request.minor_version,
         request.is_keep_alive,
@@ -46,11 +46,10 @@ def test_a_request_keeps_its_field_lines_as_they_came():
     assert request.target == b"/v1/x?q=1"
     assert request.path == "/v1/x"
     assert request.body == b"hi"
-    assert request.lines == [
+    assert request.header.lines == [
         (b"host", b"Host: a\r\n"),
         (b"x-odd", b"X-Odd: v \r\n"),
         (b"x-odd", b"x-odd: w\r\n"),
-        (b"content-length", b"Content-Length: 2\r\n"),
     ]
 
 
@@ -59,7 +58,7 @@ def test_a_chunked_body_loses_its_framing_extensions_and_trailers():
     raw = HEAD + b"Transfer-Encoding: chunked\r\n\r\n3;a=b\r\nabc\r\n2\r\nde\r\n0\r\nX-T: 1\r\n\r\n"
     (request,) = read(raw).requests
     assert request.body == b"abcde"
-    assert b"x-t" not in dict(request.lines)
+    assert b"x-t" not in dict(request.header.lines)
 
 
 def test_pipelined_requests_come_out_in_order():
@@ -195,8 +194,8 @@ def test_pipelining_does_not_hide_a_large_header_section():
 def test_space_around_a_value_is_not_part_of_it():
     """RFC 9110 §5.5; the line goes on as it came."""
     (request,) = read(HEAD + b"Content-Length: 2 \t\r\nConnection:  close \r\n\r\nhi").requests
-    assert request.fields[b"connection"] == b"close"
-    assert request.fields[b"content-length"] == b"2"
+    assert request.header.fields[b"connection"] == b"close"
+    assert request.body == b"hi"
 
 
 def test_expect_continue_is_announced_until_the_body_comes():
@@ -222,9 +221,24 @@ def test_an_upgrade_is_declined_and_the_request_served(step):
     assert reader.error is None
     first, second = reader.requests
     assert first.body == b"abc"
-    assert b"upgrade" not in dict(first.lines)
-    assert first.fields[b"connection"] == b"x-hop"
+    assert b"upgrade" not in dict(first.header.lines)
+    assert first.header.fields[b"connection"] == b"x-hop"
     assert second.path == "/2"
+
+
+@pytest.mark.parametrize("step", [None, 1, 9])
+def test_a_fault_after_a_declined_upgrade_is_an_error_like_any_other(step):
+    """The next request on that connection may be wrong too."""
+    raw = HEAD + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 3\r\n\r\nabc"
+    reader = read(raw + HEAD + b"X: " + b"y" * 300 + b"\r\n\r\n", step=step, limits=SMALL)
+    assert [request.body for request in reader.requests] == [b"abc"]
+    assert isinstance(reader.error, HeadersTooLarge)
+
+
+def test_close_is_a_stronger_word_than_keep_alive():
+    """RFC 9112 §9.3."""
+    raw = b"GET / HTTP/1.0\r\nConnection: keep-alive\r\nConnection: close\r\n\r\n"
+    assert not read(raw).requests[0].is_keep_alive
 
 
 def test_between_requests_nothing_has_arrived():

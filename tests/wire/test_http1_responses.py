@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from headstart.errors import UpstreamError
 from headstart.wire.http1 import (
     CONNECTION_FIELDS,
+    HeaderSection,
     chunk,
     connection_options,
-    forwarded_lines,
     request_head,
     response_head,
     simple_response,
 )
-from headstart.wire.http1_parse import ResponseReader
+from headstart.wire.http1_responses import ResponseReader
 
 
 def read(raw: bytes, *, step: int | None = None, method: str = "GET") -> ResponseReader:
@@ -33,7 +33,7 @@ def test_a_response_with_a_length(step):
     assert reader.head is not None
     assert (reader.head.status, reader.head.reason) == (404, b"Not There")
     assert reader.head.content_length == 2
-    assert (b"x-a", b"X-A: b\r\n") in reader.head.lines
+    assert (b"x-a", b"X-A: b\r\n") in reader.head.header.lines
     assert b"".join(reader.body) == b"hi"
     assert reader.is_complete
     assert reader.is_reusable
@@ -50,7 +50,7 @@ def test_a_chunked_response_loses_framing_and_trailers(step):
     assert b"".join(reader.body) == b"abc"
     assert reader.head is not None
     assert reader.head.content_length is None
-    assert b"t" not in dict(reader.head.lines)
+    assert b"t" not in dict(reader.head.header.lines)
     assert reader.is_reusable
 
 
@@ -65,8 +65,16 @@ def test_interim_responses_are_skipped(step):
     assert reader.head is not None
     assert reader.head.status == 200
     assert reader.head.reason == b"OK"
-    assert b"link" not in dict(reader.head.lines)
+    assert b"link" not in dict(reader.head.header.lines)
     assert reader.is_complete
+
+
+def test_a_coding_in_http_1_0_forbids_reuse():
+    """RFC 9112 §6.1: whoever sends it may mean another framing."""
+    raw = b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n"
+    reader = read(raw + b"2\r\nhi\r\n0\r\n\r\n")
+    assert reader.is_complete
+    assert not reader.is_reusable
 
 
 def test_the_answer_to_head_has_no_body():
@@ -114,10 +122,15 @@ def test_an_early_end_is_not_an_end(raw):
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nab",
         b"HTTP/1.1 101 Switching\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\nabc",
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\t\r\n\r\n0\r\n\r\n",
+        b"HTTP/2.0 200 OK\r\nContent-Length: 2\r\n\r\nhi",
+        b"HTTP/1.1 103 Early\r\nContent-Length: 2\r\n\r\nhi"
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nho",
     ],
 )
 def test_what_is_not_a_response_is_an_upstream_error(raw):
-    """Malformed heads, two framings, a change of protocol."""
+    """Malformed heads, two framings, an unknown coding, another protocol, a body of a 103."""
     with pytest.raises(UpstreamError):
         read(raw)
 
@@ -143,6 +156,20 @@ def test_connection_close_forbids_reuse():
         b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
     ).is_reusable
     assert not read(b"HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n").is_reusable
+    assert not read(
+        b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nConnection: close\r\n"
+        b"Content-Length: 0\r\n\r\n"
+    ).is_reusable
+
+
+def test_the_answer_to_head_has_no_body_whatever_the_engine_sends():
+    """A client would take it for the next response."""
+    reader = ResponseReader()
+    reader.expect("HEAD")
+    reader.feed(b"HTTP/1.1 200 OK\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")
+    assert reader.is_complete
+    assert not reader.is_reusable
+    assert not reader.body
 
 
 def test_one_reader_reads_one_response_after_another():
@@ -153,7 +180,7 @@ def test_one_reader_reads_one_response_after_another():
     reader.feed(b"HTTP/1.1 200 B\r\nContent-Length: 1\r\n\r\nb")
     assert reader.head is not None
     assert (reader.head.status, reader.head.reason) == (200, b"B")
-    assert b"x" not in dict(reader.head.lines)
+    assert b"x" not in dict(reader.head.header.lines)
     assert reader.body == [b"b"]
 
 
@@ -200,7 +227,7 @@ def test_fields_of_the_connection_are_not_forwarded():
         (b"x-end", b"X-End: 2\r\n"),
     ]
     fields = {b"connection": b"X-Hop, close"}
-    assert forwarded_lines(lines, fields, CONNECTION_FIELDS) == [b"X-End: 2\r\n"]
+    assert HeaderSection(lines, fields).forwarded(CONNECTION_FIELDS) == b"X-End: 2\r\n"
     assert connection_options(fields) == {b"x-hop", b"close"}
     assert connection_options({}) == frozenset()
 
@@ -209,16 +236,17 @@ def test_fields_of_the_connection_are_not_forwarded():
 def test_plain_connection_options_name_no_field(option):
     """What nearly all clients send."""
     lines = [(b"x-a", b"X-A: 1\r\n")]
-    assert forwarded_lines(lines, {b"connection": option}, CONNECTION_FIELDS) == [b"X-A: 1\r\n"]
+    section = HeaderSection(lines, {b"connection": option})
+    assert section.forwarded(CONNECTION_FIELDS) == b"X-A: 1\r\n"
 
 
 def test_heads_are_serialised():
     """Byte for byte."""
-    assert request_head("POST", b"/a", [b"x: y\r\n"], 3) == (
+    assert request_head("POST", b"/a", b"x: y\r\n", 3) == (
         b"POST /a HTTP/1.1\r\nx: y\r\ncontent-length: 3\r\n\r\n"
     )
-    assert request_head("GET", b"/a", [], None) == b"GET /a HTTP/1.1\r\n\r\n"
-    assert response_head(200, b"OK", [b"x: y\r\n"]) == b"HTTP/1.1 200 OK\r\nx: y\r\n\r\n"
+    assert request_head("GET", b"/a", b"", None) == b"GET /a HTTP/1.1\r\n\r\n"
+    assert response_head(200, b"OK", b"x: y\r\n") == b"HTTP/1.1 200 OK\r\nx: y\r\n\r\n"
     assert chunk(b"x" * 26) == b"1a\r\n" + b"x" * 26 + b"\r\n"
 
 

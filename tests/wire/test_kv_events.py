@@ -160,6 +160,14 @@ def test_anything_else_is_a_decode_error(body):
         decode_batch(body)
 
 
+def test_a_hostile_payload_is_a_decode_error_that_does_not_carry_it():
+    with pytest.raises(KvEventDecodeError):
+        decode_batch(b"\x91" * 5000)
+    with pytest.raises(KvEventDecodeError) as caught:
+        decode_batch(msgspec.msgpack.encode([1.0, [["x" * 5000]]]))
+    assert len(str(caught.value)) < 200
+
+
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_decode_or_raise_the_decode_error(payload):
     try:

@@ -14,6 +14,7 @@ from headstart.wire.openai import (
     parse_object,
     peek_request,
     peek_response,
+    usage_of,
 )
 
 
@@ -161,3 +162,23 @@ def test_usage_that_cannot_be_decoded_is_unknown(body):
     peek = peek_response(body)
     assert peek is not None
     assert peek.usage_object() is None
+
+
+@pytest.mark.parametrize(
+    ("body", "usage"),
+    [
+        (b'{"a":[{}],"usage":{"prompt_tokens":1}}', {"prompt_tokens": 1}),
+        (b'{"usage":null}', None),
+        (b'{"usage":7}', None),
+        (b'{"usage":[],"a":1}', None),
+        (b"{}", None),
+        (b"[]", None),
+        (b'{"usage":{"a":1}', None),
+        (b'{"response":{"usage":{"input_tokens":1}}}', {"input_tokens": 1}),
+        (b'{"a":1e999,"usage":{"a":1}}', {"a": 1}),
+        (b'{"a":"\xff","usage":{"a":1}}', {"a": 1}),
+    ],
+)
+def test_usage_is_found_in_a_whole_body(body, usage):
+    """What else the body holds makes no difference."""
+    assert usage_of(body) == usage

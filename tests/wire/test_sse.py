@@ -1,10 +1,20 @@
 """`SseScanner`: what passes, what is hidden, and what is seen on the way."""
 
+import json
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstart.wire.sse import MAX_HELD_BYTES, SseScanner, event_data
+from headstart.wire.sse import (
+    _EVENT_END,
+    _LINE_END,
+    MAX_HELD_BYTES,
+    SseScanner,
+    _split,
+    event_data,
+)
 
 USAGE = {"prompt_tokens": 100, "completion_tokens": 2}
 CONTENT = b'data: {"choices":[{"index":0,"delta":{"content":"tok"}}]}\n\n'
@@ -89,6 +99,7 @@ def test_a_null_usage_that_we_asked_for_is_removed(event, expected):
         b'data: {"choices":[{"usage":null}]}\n\n',
         b'data: {"choices":[{"delta":{"content":"\\"usage\\":null"}}]}\n\n',
         b'data: {"choices":[{}],"usage":null\n\n',
+        b'data: {"usage"\ndata: :null,"a":{"usage":null,"b":1}}\n\n',
     ],
 )
 def test_an_ambiguous_or_broken_event_is_left_alone(event):
@@ -150,7 +161,9 @@ def test_an_error_event_is_noticed_and_kept():
     out, scanner = scan(event)
     assert out == event
     assert scanner.has_error
+    assert scanner.error_status == 500
     assert not scan(b'data: {"choices":[],"error":null}\n\n')[1].has_error
+    assert scan(b'data: {"error":{"code":"gone"}}\n\n')[1].error_status == 0
 
 
 @pytest.mark.parametrize(
@@ -163,6 +176,8 @@ def test_an_error_event_is_noticed_and_kept():
         (b"data: x\r\n\r\n", b"data: x\r\n\r\n", b""),
         (b"", b"", b""),
         (b"\n", b"\n", b"\n"),
+        (b"data: x\r", b"data: x\r", b"\n\n"),  # one LF would only make it CRLF
+        (b"data: x\r\r", b"data: x\r\r", b""),
     ],
 )
 @pytest.mark.parametrize("step", [None, 1])
@@ -174,6 +189,25 @@ def test_after_a_broken_stream_an_event_of_ours_can_follow(raw, passed, after, s
     assert out == passed
     assert scanner.abandon() == after
     assert scanner.end() == b""
+
+
+@pytest.mark.parametrize("step", [None, 1, 7])
+@pytest.mark.parametrize("hides", [False, True])
+def test_what_data_in_several_lines_says_is_read(step, hides):
+    """However it is cut: an event is looked at when it is whole."""
+    usage = b'data: {"choices":[],\ndata: "usage":{"prompt_tokens":4}}\n\n'
+    error = b'data: {"error":\ndata: {"message":"x","code":500}}\n\n'
+    out, scanner = scan(CONTENT + usage + error, step=step, hides=hides)
+    assert out == CONTENT + (b"" if hides else usage) + error
+    assert scanner.usage == {"prompt_tokens": 4}
+    assert scanner.has_error
+
+
+@pytest.mark.parametrize("step", [None, 1, 2, 3])
+def test_line_ends_of_several_kinds_are_cut_alike(step):
+    """What precedes the hidden event stays, to the byte."""
+    before = CONTENT.replace(b"\n", b"\r\n") + b"\r\r\r\n"
+    assert scan(before + USAGE_EVENT + DONE, step=step, hides=True)[0] == before + DONE
 
 
 def test_an_endless_line_is_passed_on_and_not_kept():
@@ -219,3 +253,60 @@ def test_any_cutting_passes_the_same_bytes(events, data):
         assert scanner.usage == expected.usage
         if not hides:
             assert out == raw
+
+
+TEXTS = st.one_of(
+    st.sampled_from(["", "usage", "error", '"usage":{"prompt_tokens":1}', "a\\", "\n\n", "tok "]),
+    st.text(max_size=8),
+)
+
+
+def text_event(text: str, rest: str) -> bytes:
+    delta = json.dumps({"delta": {"content": text}})
+    return f'data: {{"id":"c","choices":[{delta}]{rest}}}\n\n'.encode()
+
+
+EVENTS = st.one_of(
+    st.builds(
+        text_event,
+        TEXTS,
+        st.sampled_from(["", ',"n":1', ',"usage":null', ',"error":{"code":500}']),
+    ),
+    st.sampled_from([ROLE, FINISH, USAGE_EVENT, DONE, b": comment\n\n"]),
+)
+
+
+@given(st.lists(EVENTS, min_size=1, max_size=8), st.booleans())
+def test_what_is_told_of_an_event_does_not_depend_on_those_before(events, hides):
+    """An event that differs from a former one in its text alone is not searched again."""
+    scanner = SseScanner(hides_usage=hides)
+    had_error = False
+    for event in events:
+        fresh = SseScanner(hides_usage=hides)
+        assert scanner.feed(event) == fresh.feed(event)
+        assert scanner.is_content is fresh.is_content
+        had_error = had_error or fresh.has_error
+        assert scanner.has_error is had_error
+
+
+@given(st.lists(st.sampled_from([b"\n", b"\r", b"a", b"data: x"]), max_size=12))
+def test_events_end_where_the_pattern_says(parts):
+    """The short way, for text without CR, is the same way."""
+    text = b"".join(parts)
+    ends = [match.end() for match in _EVENT_END.finditer(text)]
+    cuts = [0, *ends, *([len(text)] if not ends or ends[-1] < len(text) else [])]
+    expected = [text[start:end] for start, end in pairwise(cuts) if end > start]
+    assert _split(text) == expected
+    lines = [line for line in _LINE_END.split(text) if line.startswith(b"data:")]
+    assert event_data(text) == b"\n".join(line[6:] for line in lines)
+
+
+@given(TEXTS, TEXTS, st.integers(0, 200))
+def test_half_an_event_after_a_known_one_is_held(first, second, cut):
+    """As it would be without the one before."""
+    event = text_event(second, "")
+    scanner = SseScanner(hides_usage=True)
+    scanner.feed(text_event(first, ""))
+    out = scanner.feed(event[:cut]) if event[:cut] else b""
+    assert out == (event if cut >= len(event) else b"")
+    assert out + (scanner.feed(event[cut:]) if event[cut:] else b"") == event

@@ -29,6 +29,72 @@ Fields = Mapping[bytes, bytes]
 """Values by lower-case name; those of repeated fields joined by a comma (RFC 9110 §5.3)."""
 
 
+LENGTH: Final = b"content-length"
+
+# What nearly every Connection field says; neither names another field.
+_PLAIN_OPTIONS: Final = frozenset({b"close", b"keep-alive", b"Keep-Alive", b"Close"})
+
+
+def connection_options(fields: Fields) -> frozenset[bytes]:
+    """Return the lower-case options of the Connection fields."""
+    value = fields.get(b"connection", b"")
+    return frozenset(option.strip().lower() for option in value.split(b",")) - {b""}
+
+
+def says_close(fields: Fields) -> bool:
+    """Return whether the connection ends: `close` is stronger than `keep-alive` (RFC 9112 §9.3)."""
+    return b"connection" in fields and b"close" in connection_options(fields)
+
+
+def joined(former: bytes, value: bytes) -> bytes:
+    """Return the value of a field that came once more."""
+    return b"%b, %b" % (former, value.strip())
+
+
+class HeaderSection:
+    """The header fields of a message, or of all those that have a known head (`known_head`).
+
+    Attributes:
+        lines: the fields to forward from.
+        fields: values of those fields that a gateway reads.
+    """
+
+    __slots__ = ("_forwarded", "fields", "lines")
+
+    def __init__(self, lines: FieldLines, fields: Fields) -> None:
+        self.lines = lines
+        self.fields = fields
+        self._forwarded: dict[frozenset[bytes], bytes] = {}
+
+    @classmethod
+    def unframed(
+        cls, lines: list[tuple[bytes, bytes]], fields: dict[bytes, bytes]
+    ) -> "HeaderSection":
+        """Return a section without Content-Length, whose work is done; takes it out of `fields`."""
+        if fields.pop(LENGTH, None) is not None:
+            lines = [line for line in lines if line[0] != LENGTH]
+        return cls(lines, fields)
+
+    def forwarded(self, drop: frozenset[bytes]) -> bytes:
+        """Return the field lines to send on.
+
+        Args:
+            drop: lower-case names to leave out besides those that `Connection` names; include
+                `CONNECTION_FIELDS`. What is returned is kept for each `drop`: a program has a
+                handful of them.
+        """
+        found = self._forwarded.get(drop)
+        if found is None:
+            found = self._forwarded[drop] = self._without(drop)
+        return found
+
+    def _without(self, drop: frozenset[bytes]) -> bytes:
+        connection = self.fields.get(b"connection")
+        if connection is not None and connection not in _PLAIN_OPTIONS:
+            drop = drop | connection_options(self.fields)
+        return b"".join([line for name, line in self.lines if name not in drop])
+
+
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
     """How much of the gateway one client connection may use, and for how long.
@@ -57,30 +123,19 @@ class Request:
         method: upper case, e.g. `POST`.
         target: origin-form, query included, as bytes to send on.
         path: the target up to its query.
-        lines: the header fields to forward from; trailers are dropped.
-        fields: values of those fields that a gateway reads.
+        header: its fields; trailers are dropped.
         body: whole, without transfer coding.
         minor_version: 0 or 1.
         is_keep_alive: the connection may serve another request.
     """
 
-    __slots__ = (
-        "body",
-        "fields",
-        "is_keep_alive",
-        "lines",
-        "method",
-        "minor_version",
-        "path",
-        "target",
-    )
+    __slots__ = ("body", "header", "is_keep_alive", "method", "minor_version", "path", "target")
 
     def __init__(
         self,
         method: str,
         target: bytes,
-        lines: FieldLines,
-        fields: Fields,
+        header: HeaderSection,
         body: bytes = b"",
         *,
         minor_version: int = 1,
@@ -89,11 +144,23 @@ class Request:
         self.method = method
         self.target = target
         self.path = target.partition(b"?")[0].decode("latin-1")
-        self.lines = lines
-        self.fields = fields
+        self.header = header
         self.body = body
         self.minor_version = minor_version
         self.is_keep_alive = is_keep_alive
+
+    def with_body(self, body: bytes) -> "Request":
+        """Return a request that differs in its body only."""
+        # Not by the constructor, which would cut the path out of the target again.
+        other = Request.__new__(Request)
+        other.method = self.method
+        other.target = self.target
+        other.path = self.path
+        other.header = self.header
+        other.body = body
+        other.minor_version = self.minor_version
+        other.is_keep_alive = self.is_keep_alive
+        return other
 
 
 class ResponseHead:
@@ -102,26 +169,37 @@ class ResponseHead:
     Attributes:
         status: three digits, >= 200.
         reason: phrase as it came; may be empty.
-        lines: the header fields to forward from.
-        fields: values of those fields that a gateway reads.
+        header: its fields.
         content_length: declared length; None if the body is chunked or ends with the connection.
+        is_event_stream: the body is server-sent events that can be read.
+        is_json: the body is JSON that can be read.
     """
 
-    __slots__ = ("content_length", "fields", "lines", "reason", "status")
+    __slots__ = ("content_length", "header", "is_event_stream", "is_json", "reason", "status")
 
     def __init__(
-        self,
-        status: int,
-        reason: bytes,
-        lines: FieldLines,
-        fields: Fields,
-        content_length: int | None = None,
+        self, status: int, reason: bytes, header: HeaderSection, content_length: int | None = None
     ) -> None:
         self.status = status
         self.reason = reason
-        self.lines = lines
-        self.fields = fields
+        self.header = header
         self.content_length = content_length
+        # Identity was asked for; what comes compressed nevertheless cannot be read.
+        is_plain = header.fields.get(b"content-encoding", b"identity").lower() == b"identity"
+        media = header.fields.get(b"content-type", b"").lower()
+        self.is_event_stream = is_plain and media.startswith(b"text/event-stream")
+        self.is_json = is_plain and media.startswith(b"application/json")
+
+    def with_length(self, content_length: int) -> "ResponseHead":
+        """Return a head that differs in its Content-Length only."""
+        other = ResponseHead.__new__(ResponseHead)  # the media type need not be read again
+        other.status = self.status
+        other.reason = self.reason
+        other.header = self.header
+        other.content_length = content_length
+        other.is_event_stream = self.is_event_stream
+        other.is_json = self.is_json
+        return other
 
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -158,33 +236,7 @@ _REASONS: Final = {
 }
 
 
-# What nearly every Connection field says; neither names another field.
-_PLAIN_OPTIONS: Final = frozenset({b"close", b"keep-alive", b"Keep-Alive", b"Close"})
-
-
-def connection_options(fields: Fields) -> frozenset[bytes]:
-    """Return the lower-case options of the Connection fields."""
-    value = fields.get(b"connection", b"")
-    return frozenset(option.strip().lower() for option in value.split(b",")) - {b""}
-
-
-def forwarded_lines(lines: FieldLines, fields: Fields, drop: frozenset[bytes]) -> list[bytes]:
-    """Return the field lines to send on.
-
-    Args:
-        lines: as received.
-        fields: of the same message, for its Connection options.
-        drop: lower-case names to leave out besides those options; include `CONNECTION_FIELDS`.
-    """
-    connection = fields.get(b"connection")
-    if connection is not None and connection not in _PLAIN_OPTIONS:
-        drop = drop | connection_options(fields)
-    return [line for name, line in lines if name not in drop]
-
-
-def request_head(
-    method: str, target: bytes, lines: Iterable[bytes], content_length: int | None
-) -> bytes:
+def request_head(method: str, target: bytes, lines: bytes, content_length: int | None) -> bytes:
     """Serialise a request head.
 
     Args:
@@ -193,13 +245,19 @@ def request_head(
         lines: field lines with their CRLF.
         content_length: None for a request without a body.
     """
-    length = b"" if content_length is None else b"content-length: %d\r\n" % content_length
-    return b"%b %b HTTP/1.1\r\n%b%b\r\n" % (method.encode(), target, b"".join(lines), length)
+    if content_length is None:
+        return b"%b %b HTTP/1.1\r\n%b\r\n" % (method.encode(), target, lines)
+    return b"%b %b HTTP/1.1\r\n%bcontent-length: %d\r\n\r\n" % (
+        method.encode(),
+        target,
+        lines,
+        content_length,
+    )
 
 
-def response_head(status: int, reason: bytes, lines: Iterable[bytes]) -> bytes:
+def response_head(status: int, reason: bytes, lines: bytes) -> bytes:
     """Serialise a response head; `lines` are field lines with their CRLF."""
-    return b"HTTP/1.1 %d %b\r\n%b\r\n" % (status, reason, b"".join(lines))
+    return b"HTTP/1.1 %d %b\r\n%b\r\n" % (status, reason, lines)
 
 
 def simple_response(
@@ -223,7 +281,7 @@ def simple_response(
     lines.extend(b"%b: %b\r\n" % field for field in extra)
     if not is_keep_alive:
         lines.append(b"connection: close\r\n")
-    head = response_head(status, _REASONS.get(status, b""), lines)
+    head = response_head(status, _REASONS.get(status, b""), b"".join(lines))
     return head + body if has_body else head
 
 

@@ -1,7 +1,8 @@
-"""Bytes to HTTP/1.1 messages: `RequestReader` for clients, `ResponseReader` for engines.
+"""Bytes to HTTP/1.1 requests: what clients send.
 
-Both are fed whatever the network delivers, in any pieces, and give the same result for the same
-bytes however they are cut. Neither does I/O. See `http1` for the theory of operation.
+Like `http1_responses`, this is fed whatever the network delivers, in any pieces, and gives the same
+result for the same bytes however they are cut. Neither does I/O. See `http1` for the theory of
+operation, and `known_head` for what happens before a parser is asked.
 """
 
 from collections import deque
@@ -14,18 +15,25 @@ from headstart.errors import (
     BodyTooLarge,
     HeadersTooLarge,
     HeadstartError,
-    UpstreamError,
 )
 from headstart.wire.http1 import (
+    LENGTH,
+    HeaderSection,
     HttpLimits,
     Request,
-    ResponseHead,
     connection_options,
+    joined,
+    says_close,
 )
+from headstart.wire.known_head import MAX_DIGITS, KnownHead, known_head
+
+# A client whose heads differ each time, because it numbers its requests, is soon not watched for
+# their coming again.
+_MAX_MISSED: Final = 3
 
 _UPGRADE_FIELDS: Final = frozenset({b"connection", b"upgrade", b"http2-settings"})
 
-# What a gateway reads of a request and of a response; all other fields only pass through.
+# What a gateway reads of a request; all other fields only pass through.
 _REQUEST_FIELDS: Final = frozenset(
     {
         b"authorization",
@@ -36,15 +44,6 @@ _REQUEST_FIELDS: Final = frozenset(
         b"host",
         b"transfer-encoding",
         b"x-api-key",
-    }
-)
-_RESPONSE_FIELDS: Final = frozenset(
-    {
-        b"connection",
-        b"content-encoding",
-        b"content-length",
-        b"content-type",
-        b"transfer-encoding",
     }
 )
 
@@ -64,10 +63,14 @@ class RequestReader:
         "_body",
         "_fields",
         "_head_bytes",
+        "_is_amid",
         "_is_quiet",
+        "_known",
+        "_known_request",
         "_limits",
         "_lines",
         "_max_head_bytes",
+        "_num_missed",
         "_parser",
         "_quiet_bytes",
         "_target",
@@ -84,22 +87,53 @@ class RequestReader:
         self.error: HeadstartError | None = None
         self._parser = httptools.HttpRequestParser(self)
         self._quiet_bytes = 0
+        # Set only while the parser is between two requests.
+        self._known: KnownHead | None = None
+        self._known_request = Request("", b"", HeaderSection((), {}))
+        self._num_missed = 0
         self._reset()
 
     @property
     def is_between_requests(self) -> bool:
         """Nothing of a next request has arrived."""
-        return not self._target
+        return not self._is_amid
 
     def feed(self, data: bytes) -> None:
         """Take bytes from the network; what they complete appears in the attributes."""
         if self.error is not None:
             return
+        if self._known is not None:
+            body = self._known.body_of(data)
+            if body is not None and len(body) <= self._limits.max_body_bytes:
+                self.requests.append(self._known_request.with_body(body))
+                self._num_missed = 0
+                return
+            self._known = None
+            self._num_missed += 1
+        begins, num_former = not self._is_amid, len(self.requests)
+        self._parse(data)
+        is_one = begins and not self._is_amid and len(self.requests) == num_former + 1
+        if is_one and self._num_missed < _MAX_MISSED:
+            self._remember(data, self.requests[-1])
+
+    def _remember(self, data: bytes, request: Request) -> None:
+        # Expect is another question each time; the number may grow up to the head's limit; and the
+        # parser takes nothing after a request that ends the connection.
+        num_body_bytes = len(request.body)
+        is_near_limit = len(data) - num_body_bytes + MAX_DIGITS > self._max_head_bytes
+        if b"expect" in request.header.fields or is_near_limit or not request.is_keep_alive:
+            return
+        self._known = known_head(data, num_body_bytes)
+        if self._known is not None:
+            self._known_request = request.with_body(b"")
+
+    def _parse(self, data: bytes) -> None:
         self._is_quiet = True
+        upgrade_at = None
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as pause:
-            self._decline_upgrade(data, pause.args[0])
+            upgrade_at = pause.args[0]
         except httptools.HttpParserCallbackError as exc:
             cause = exc.__context__
             if not isinstance(cause, HeadstartError):
@@ -111,6 +145,9 @@ class RequestReader:
             self._bound_quiet(len(data))
         else:
             self._quiet_bytes = 0
+        if upgrade_at is not None:
+            # Not while that exception is handled: it would become the context of the next one.
+            self._decline_upgrade(data, upgrade_at)
 
     def _bound_quiet(self, num_bytes: int) -> None:
         # The parser keeps a field line until its end has come, and says nothing meanwhile. Bytes
@@ -135,7 +172,7 @@ class RequestReader:
         head = b"%b %b HTTP/%b\r\n%b\r\n" % (method, self._target, version, b"".join(lines))
         self._parser = httptools.HttpRequestParser(self)
         self._reset()
-        self.feed(head + data[num_parsed:])
+        self._parse(head + data[num_parsed:])
 
     def _headers_too_large(self) -> HeadersTooLarge:
         limit = self._limits.max_header_bytes
@@ -147,11 +184,16 @@ class RequestReader:
         self._fields: dict[bytes, bytes] = {}
         self._head_bytes = 0
         self._body: bytes | bytearray = b""
+        self._is_amid = False
         self._is_quiet = False
         self.is_in_body = False
         self.wants_continue = False
 
     # Called by httptools, in this order.
+
+    def on_message_begin(self) -> None:
+        """Note the first byte of a request."""
+        self._is_amid = True
 
     def on_url(self, part: bytes) -> None:
         """Take a piece of the request target."""
@@ -170,7 +212,7 @@ class RequestReader:
         self._lines.append((lowered, b"%b: %b\r\n" % (name, value)))
         if lowered in _REQUEST_FIELDS:
             if lowered in self._fields:
-                value = _joined(self._fields[lowered], value)
+                value = joined(self._fields[lowered], value)
             self._fields[lowered] = value.strip()
 
     def on_headers_complete(self) -> None:
@@ -184,9 +226,9 @@ class RequestReader:
                 raise BadRequest("The request needs exactly one Host field.")
         elif version != "1.0":
             raise BadRequest(f"HTTP/{version} is not supported; use HTTP/1.1.")
-        length = fields.get(b"content-length")
+        length = fields.get(LENGTH)
         if length is not None:
-            if len(length) > 18 or int(length) > self._limits.max_body_bytes:
+            if len(length) > MAX_DIGITS or int(length) > self._limits.max_body_bytes:
                 raise self._body_too_large()
         elif b"transfer-encoding" in fields:
             self._check_coding(fields[b"transfer-encoding"], version)
@@ -228,16 +270,17 @@ class RequestReader:
         """Append the request and get ready for the next."""
         parser = self._parser
         if parser.should_upgrade():
-            return  # `feed` is about to hear of it and reads the head again
+            return  # `_parse` is about to hear of it and reads the head again
+        # llhttp takes `keep-alive` for the stronger word where both are said.
+        keeps_alive = parser.should_keep_alive() and not says_close(self._fields)
         self.requests.append(
             Request(
                 parser.get_method().decode("ascii"),
                 origin_form(self._target),
-                self._lines,
-                self._fields,
+                HeaderSection.unframed(self._lines, self._fields),
                 bytes(self._body),  # no copy if it came in one piece
                 minor_version=1 if parser.get_http_version() == "1.1" else 0,
-                is_keep_alive=parser.should_keep_alive(),
+                is_keep_alive=keeps_alive,
             )
         )
         self._reset()
@@ -255,143 +298,3 @@ def origin_form(target: bytes) -> bytes:
         return target
     slash = rest.find(b"/")
     return rest[slash:] if slash >= 0 else b"/"
-
-
-def _joined(former: bytes, value: bytes) -> bytes:
-    return b"%b, %b" % (former, value.strip())
-
-
-class ResponseReader:
-    """Reads responses off one connection to an engine, one at a time.
-
-    `expect` announces the request whose response comes next; until it is called again, bytes
-    after a complete response are a violation.
-
-    Attributes:
-        head: the final response's head, once complete.
-        body: pieces of the body that nobody has taken yet; the owner takes and clears them.
-        is_complete: the response has ended.
-        is_reusable: after completion, the connection may carry another request.
-    """
-
-    __slots__ = (
-        "_ends_with_connection",
-        "_fields",
-        "_head_bytes",
-        "_is_head_request",
-        "_lines",
-        "_max_head_bytes",
-        "_parser",
-        "_reason",
-        "body",
-        "head",
-        "is_complete",
-        "is_reusable",
-    )
-
-    def __init__(self, max_head_bytes: int = 256 * 1024) -> None:
-        self._max_head_bytes = max_head_bytes
-        self._parser = httptools.HttpResponseParser(self)
-        self._is_head_request = False
-        self.body: list[bytes] = []
-        self._reset()
-        self.is_complete = True
-
-    def _reset(self) -> None:
-        self.head: ResponseHead | None = None
-        self.is_complete = False
-        self.is_reusable = False
-        self._ends_with_connection = False
-        self._head_bytes = 0
-        self._forget_head()
-
-    def _forget_head(self) -> None:
-        self._reason = b""
-        self._lines: list[tuple[bytes, bytes]] = []
-        self._fields: dict[bytes, bytes] = {}
-
-    def expect(self, method: str) -> None:
-        """Get ready for the response to a request with `method`."""
-        assert self.is_complete
-        self._is_head_request = method == "HEAD"
-        self._reset()
-
-    def feed(self, data: bytes) -> None:
-        """Take bytes from the network; what they complete appears in the attributes.
-
-        Raises:
-            UpstreamError: they are not a valid response, or nothing was asked.
-        """
-        if self.is_complete:
-            raise UpstreamError("The engine sent bytes that belong to no request.")
-        try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
-            if self.is_complete:  # the answer is whole; what came after it belongs to nobody
-                self.is_reusable = False
-                return
-            raise UpstreamError(f"The engine's response is not valid HTTP/1.1: {exc}.") from exc
-        if self.head is None:
-            self._head_bytes += len(data)
-            if self._head_bytes > self._max_head_bytes:
-                raise UpstreamError("The header section of the engine's response is too large.")
-
-    def feed_eof(self) -> bool:
-        """Take the end of the connection; return whether it ended the response properly."""
-        if self._ends_with_connection and not self.is_complete:
-            self.is_complete = True
-        return self.is_complete
-
-    # Called by httptools, in this order.
-
-    def on_message_begin(self) -> None:
-        """Stop at a second response, which must not be mixed into the one that was asked for."""
-        if self.is_complete:
-            raise UpstreamError("The engine sent a response that nobody asked for.")
-
-    def on_status(self, part: bytes) -> None:
-        """Take a piece of the reason phrase."""
-        self._reason += part
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Take one complete field line; trailers are dropped."""
-        if self.head is not None:
-            return
-        lowered = name.lower()
-        self._lines.append((lowered, b"%b: %b\r\n" % (name, value)))
-        if lowered in _RESPONSE_FIELDS:
-            if lowered in self._fields:
-                value = _joined(self._fields[lowered], value)
-            self._fields[lowered] = value.strip()
-
-    def on_headers_complete(self) -> None:
-        """Decide how the body ends."""
-        status = self._parser.get_status_code()
-        if status < 200:
-            if status < 100:
-                raise UpstreamError(f"The engine answered with the status {status}.")
-            return
-        fields = self._fields
-        declared = fields.get(b"content-length")
-        length = None if declared is None else int(declared)
-        is_bodiless = self._is_head_request or status in (204, 304)
-        self._ends_with_connection = (
-            length is None and not is_bodiless and b"transfer-encoding" not in fields
-        )
-        self.head = ResponseHead(status, self._reason, self._lines, fields, length)
-        if self._is_head_request:
-            # llhttp would now wait for the body that Content-Length announces. The connection
-            # cannot be reused, because its parser's state is lost.
-            self.is_complete = True
-
-    def on_body(self, part: bytes) -> None:
-        """Take a piece of the body."""
-        self.body.append(part)
-
-    def on_message_complete(self) -> None:
-        """End the response, or forget an interim one (RFC 9110 §15.2)."""
-        if self.head is None:
-            self._forget_head()
-        elif not self._is_head_request:
-            self.is_complete = True
-            self.is_reusable = self._parser.should_keep_alive()

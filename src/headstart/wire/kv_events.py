@@ -135,7 +135,7 @@ def decode_batch(payload: bytes) -> KvEventBatch:
     """
     try:
         body = msgspec.msgpack.decode(payload)
-    except msgspec.MsgspecError as exc:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         raise KvEventDecodeError(f"A payload of {len(payload)} bytes is no msgpack.") from exc
     ts, events, rank = _batch_fields(body)
     if not isinstance(ts, int | float) or not isinstance(events, list):
@@ -210,7 +210,8 @@ def _build(kind: object, fields: Mapping[str, Any]) -> WireKvEvent:
         )
     if kind == ClearedBlocks.wire_type:
         return ClearedBlocks()
-    raise KvEventDecodeError(f"Unknown event type {kind!r}.")
+    shown = kind[:64] if isinstance(kind, str | bytes) else type(kind)
+    raise KvEventDecodeError(f"Unknown event type {shown!r}.")
 
 
 def _build_stored(fields: Mapping[str, Any]) -> StoredBlocks:

@@ -9,22 +9,26 @@ an error, and where it is safe to put in an event of our own.
 It passes on whole lines only. A reader can do nothing with half a line, and holding it means that
 after an engine's death the stream can be ended in form: the half line is dropped, the open event
 closed, an error event added. While usage is hidden it passes on whole events, because whether an
-event is to be hidden is known at its end. If a piece ends where a line (event) ends, which is how
-engines write, the very bytes object that came in goes out.
+event is to be hidden is known at its end. What it tells of is always read from whole events. If a
+piece ends where an event ends, which is how engines write, the very bytes object that came in goes
+out.
 
 Lines end with LF, CRLF or CR, events with an empty line (HTML Living Standard §9.2.6).
 """
 
 import re
-from typing import Final
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from headstart.types import JsonObject
-from headstart.wire.openai import peek_response
+from headstart.wire.openai import peek_response, says_engine_ended
 
-# An event of this size is not a usage event; it is passed on without waiting for its end.
+# A line or event of this size is none that matters; it is passed on without waiting for its end.
 MAX_HELD_BYTES: Final = 256 * 1024
 
 _EVENT_END: Final = re.compile(rb"\n\r?\n|\r\r")
+_USUAL_ENDS: Final = (b"\n\n", b"\r\n\r\n")
+_NEWLINES: Final = b"\r\n"
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 
 # A member that carries generated text and is not empty. Quotes inside JSON strings are escaped, so
@@ -32,7 +36,9 @@ _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 _CONTENT: Final = re.compile(
     rb'"(?:content|text|reasoning_content|reasoning|refusal|arguments|delta|name)"\s*:\s*"[^"]'
 )
-_USUAL_CONTENT: Final = b'"content":"'
+_TEXT: Final = re.compile(
+    rb'"(?:content|text|reasoning_content|reasoning|arguments|delta)"\s*:\s*"([^"\\]+)"'
+)
 _USAGE_KEY: Final = re.compile(rb'"usage"\s*:')
 _NULL_USAGE: Final = re.compile(rb',\s*"usage"\s*:\s*null|"usage"\s*:\s*null\s*,')
 
@@ -47,15 +53,20 @@ class SseScanner:
     Attributes:
         usage: the engine's figures so far; later events complete earlier ones.
         has_error: an event reported an error.
+        error_status: the HTTP status that it named; 0 if none.
+        has_engine_ended: it said that the engine itself has ended.
         is_content: what the last `feed` returned contains generated text.
     """
 
     __slots__ = (
-        "_held",
+        "_events",
         "_hides_usage",
-        "_is_overlong",
+        "_is_between",
+        "_lines",
         "_tail",
-        "_usual_ends",
+        "_usual",
+        "error_status",
+        "has_engine_ended",
         "has_error",
         "is_content",
         "usage",
@@ -63,88 +74,76 @@ class SseScanner:
 
     def __init__(self, *, hides_usage: bool = False) -> None:
         self._hides_usage = hides_usage
-        self._usual_ends = (b"\n\n", b"\r\n\r\n") if hides_usage else (b"\n",)
-        self._held = bytearray()
-        self._is_overlong = False
+        self._lines = _Holder(_last_line_end)
+        self._events = _Holder(_last_event_end)
+        self._is_between = True  # nothing is held
         self._tail = b""
+        self._usual: _TextEvent | None = None
         self.usage: JsonObject | None = None
         self.has_error = False
+        self.error_status = 0
+        self.has_engine_ended = False
         self.is_content = False
 
     def feed(self, data: bytes) -> bytes:
         """Take the next piece of the stream; return what to pass on now, which may be empty."""
-        if self._held or not data.endswith(self._usual_ends):
-            data = self._cut(data)
-            if not data:
-                self.is_content = False
-                return b""
-        return self._look_at(data)
+        if self._is_between:
+            if self._usual is not None:
+                before, after = self._usual
+                if (
+                    data.startswith(before)
+                    and data.endswith(after)
+                    and len(data) > len(before) + len(after)
+                    and data.find(b'"', len(before), -len(after)) < 0
+                ):
+                    self.is_content = True
+                    self._tail = data
+                    return data
+            if data.endswith(_USUAL_ENDS):
+                return self._look_at(data, data)
+        ready = data if self._hides_usage else self._lines.push(data)
+        events = self._events.push(ready) if ready else b""
+        self._is_between = not (self._lines.held or self._events.held)
+        return self._look_at(events if self._hides_usage else ready, events)
 
     def end(self) -> bytes:
         """Return what is still held when the stream ends as it should."""
-        rest = bytes(self._held)
-        self._held.clear()
-        self.is_content = False
-        return self._look_at(rest) if rest else b""
+        rest = self._lines.take()
+        events = self._events.take() + rest
+        self._is_between = True
+        return self._look_at(events if self._hides_usage else rest, events)
 
     def abandon(self) -> bytes:
         """Drop what is held; return the bytes after which an event of our own can follow."""
-        self._held.clear()
+        self._lines.take()
+        self._events.take()
+        self._is_between = True
         tail = self._tail[-4:]
         if not tail or _EVENT_END.search(tail, max(0, len(tail) - 3)):
             return b""
-        return b"\n" if tail[-1:] in (b"\n", b"\r") else b"\n\n"
+        # After a lone CR one LF would only complete a CRLF.
+        return b"\n" if tail[-1:] == b"\n" else b"\n\n"
 
-    def _cut(self, data: bytes) -> bytes:
-        held = self._held
-        # An end may have begun in the last bytes of the former piece.
-        searched = max(0, len(held) - 3)
-        held += data
-        cut = self._last_end(searched)
-        if cut == 0:
-            if len(held) <= MAX_HELD_BYTES and not self._is_overlong:
-                return b""
-            self._is_overlong = True
-            cut = len(held)
-        else:
-            self._is_overlong = False
-        ready = bytes(held[:cut])
-        del held[:cut]
-        return ready
-
-    def _last_end(self, searched: int) -> int:
-        held = self._held
-        if not self._hides_usage:
-            return max(held.rfind(b"\n", searched), held.rfind(b"\r", searched)) + 1
-        end = 0
-        for mark in (b"\n\n", b"\n\r\n", b"\r\r"):
-            at = held.rfind(mark, searched)
-            if at >= 0:
-                end = max(end, at + len(mark))
-        return end
-
-    def _look_at(self, ready: bytes) -> bytes:
-        at = ready.find(_USUAL_CONTENT)
-        if at >= 0 and ready[at + 11 : at + 12] != b'"':
-            self.is_content = True
-        else:
-            self.is_content = _CONTENT.search(ready) is not None
-        if b'"usage"' in ready:
-            ready = self._account(ready)
-        if b'"error"' in ready:
-            self._note_errors(ready)
+    def _look_at(self, ready: bytes, events: bytes) -> bytes:
+        """Note what `events` say, which are whole; return what to pass on of `ready`."""
+        self.is_content = _CONTENT.search(ready) is not None
+        has_usage, may_be_error = b'"usage"' in events, b'"error"' in events
+        if has_usage:
+            kept = self._account(events)
+            if self._hides_usage:
+                ready = kept
+        if may_be_error:
+            self._note_errors(events)
+        if self.is_content and not (has_usage or may_be_error):
+            self._usual = _text_event(events)
         # The last piece itself: a slice would cost more than keeping it a little longer.
         self._tail = ready if len(ready) >= 4 else self._tail[-4:] + ready
         return ready
 
-    def _account(self, ready: bytes) -> bytes:
-        kept = []
-        start = 0
-        for event in _split(ready):
-            start += len(event)
-            kept.append(self._account_event(event) if b'"usage"' in event else event)
-        assert start == len(ready)
-        return b"".join(kept)
+    def _account(self, events: bytes) -> bytes:
+        return b"".join(
+            self._account_event(event) if b'"usage"' in event else event for event in _split(events)
+        )
 
     def _account_event(self, event: bytes) -> bytes:
         peek = peek_response(event_data(event))
@@ -156,30 +155,104 @@ class SseScanner:
         if not self._hides_usage:
             return event
         if peek.is_usage_only():
-            return b""
-        # One such key, and it is the outermost object's: no nested object can be meant.
-        if peek.has_null_usage() and len(_USAGE_KEY.findall(event)) == 1:
+            # An empty line before it may be the rest of the former event's end.
+            return event[: len(event) - len(event.lstrip(_NEWLINES))]
+        # One such key on one line, and it is the outermost object's: nothing else can be meant.
+        if peek.has_null_usage() and len(_USAGE_KEY.findall(event)) == 1 and _is_one_line(event):
             return _NULL_USAGE.sub(b"", event)
         return event
 
-    def _note_errors(self, ready: bytes) -> None:
-        for event in _split(ready):
+    def _note_errors(self, events: bytes) -> None:
+        for event in _split(events):
             if b'"error"' in event:
                 peek = peek_response(event_data(event))
                 if peek is not None and peek.has_error():
                     self.has_error = True
+                    self.error_status = peek.error_status()
+                    self.has_engine_ended = says_engine_ended(event)
+
+
+class _Holder:
+    """Holds the bytes after the last end of something, as long as they are not too many."""
+
+    __slots__ = ("_is_overlong", "_last_end", "held")
+
+    def __init__(self, last_end: Callable[[bytearray, int], int]) -> None:
+        self._last_end = last_end
+        self._is_overlong = False
+        self.held = bytearray()
+
+    def push(self, data: bytes) -> bytes:
+        """Add `data`; return all up to the last end, which may be nothing."""
+        held = self.held
+        # An end may have begun in the last two bytes of the former piece.
+        searched = max(0, len(held) - 2)
+        held += data
+        cut = self._last_end(held, searched)
+        if cut == 0:
+            if len(held) <= MAX_HELD_BYTES and not self._is_overlong:
+                return b""
+            self._is_overlong = True
+            cut = len(held)
+        else:
+            self._is_overlong = False
+        ready = bytes(held[:cut])
+        del held[:cut]
+        return ready
+
+    def take(self) -> bytes:
+        """Return what is held, and hold it no longer."""
+        held = bytes(self.held)
+        self.held.clear()
+        return held
+
+
+def _last_line_end(text: bytearray, searched: int) -> int:
+    return max(text.rfind(b"\n", searched), text.rfind(b"\r", searched)) + 1
+
+
+def _last_event_end(text: bytearray, searched: int) -> int:
+    if text.endswith(_USUAL_ENDS):
+        return len(text)
+    # From left to right as `_split` goes, so that it makes no difference how a stream was cut.
+    end = 0
+    for match in _EVENT_END.finditer(text, searched):
+        end = match.end()
+    return end
+
+
+class _TextEvent(NamedTuple):
+    """An event, cut at its generated text; it says nothing of usage or errors."""
+
+    before: bytes
+    after: bytes
+
+
+def _text_event(event: bytes) -> _TextEvent | None:
+    text = _TEXT.search(event)
+    if text is None or not event.endswith(_USUAL_ENDS):
+        return None
+    return _TextEvent(event[: text.start(1)], event[text.end(1) :])
+
+
+def _is_one_line(event: bytes) -> bool:
+    line = event.strip(_NEWLINES)
+    return b"\n" not in line and b"\r" not in line
 
 
 def event_data(event: bytes) -> bytes:
     """Return the data of one event: its `data` lines, joined by LF."""
+    # Without CR, which hardly any engine writes, no pattern is needed; it takes ten times as long.
+    lines = _LINE_END.split(event) if b"\r" in event else event.split(b"\n")
     return b"\n".join(
-        line[6:] if line[5:6] == b" " else line[5:]
-        for line in _LINE_END.split(event)
-        if line.startswith(b"data:")
+        [line[6:] if line[5:6] == b" " else line[5:] for line in lines if line.startswith(b"data:")]
     )
 
 
 def _split(text: bytes) -> list[bytes]:
+    if b"\r" not in text:
+        *whole, rest = text.split(b"\n\n")
+        return [event + b"\n\n" for event in whole] + ([rest] if rest else [])
     events = []
     start = 0
     for match in _EVENT_END.finditer(text):

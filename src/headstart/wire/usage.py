@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True):
     """One request's token counts as the engine reported them.
 
     Attributes:
