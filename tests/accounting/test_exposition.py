@@ -1,7 +1,6 @@
 """`/metrics` is valid Prometheus text that says what the counters say."""
 
-import dataclasses
-
+import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 from test_metrics import ANSWERED
 
@@ -47,9 +46,18 @@ def test_counters_carry_all_labels():
     assert value(found, "headstart_retries_total", **LABELS) == 1
 
 
+def test_refusals_carry_their_code():
+    """Which limit it was; the model is one that a client may have invented."""
+    refused = msgspec.structs.replace(
+        ANSWERED, status=429, replica="", error_code="concurrent_limit", usage=Usage()
+    )
+    labels = {**LABELS, "replica": "", "model": "other", "code": "concurrent_limit"}
+    assert value(samples(refused), "headstart_limit_refusals_total", **labels) == 1
+
+
 def test_unknown_cached_tokens_are_absent():
     """`rate()` over nothing is nothing; over a zero it would be a miss."""
-    found = samples(dataclasses.replace(ANSWERED, usage=Usage()))
+    found = samples(msgspec.structs.replace(ANSWERED, usage=Usage()))
     names = {name for name, _labels in found}
     assert "headstart_cached_tokens_total" not in names
     assert value(found, "headstart_usage_unknown_total", **LABELS) == 1
@@ -68,13 +76,13 @@ def test_histograms_are_cumulative_and_end_in_infinity():
 
 def test_a_histogram_without_observations_is_absent():
     """Sixty lines of zeros per series help nobody."""
-    found = samples(dataclasses.replace(ANSWERED, ttft_s=None))
+    found = samples(msgspec.structs.replace(ANSWERED, ttft_s=None))
     assert not [name for name, _labels in found if name.startswith("headstart_time_to_first")]
 
 
 def test_label_values_are_escaped():
     """A model called `a"b\\c` is text, not syntax."""
-    found = samples(dataclasses.replace(ANSWERED, model='a"b\\c'))
+    found = samples(msgspec.structs.replace(ANSWERED, model='a"b\\c'))
     labels = {**LABELS, "model": 'a"b\\c'}
     assert value(found, "headstart_input_tokens_total", **labels) == 100
 
@@ -90,6 +98,6 @@ def test_the_recorder_is_visible():
 
 def test_folded_labels_are_visible():
     """Somebody must see that `other` has grown."""
-    found = samples(dataclasses.replace(ANSWERED, model="x" * 200))
+    found = samples(msgspec.structs.replace(ANSWERED, model="x" * 200))
     assert value(found, "headstart_label_values_folded_total", label="model") == 1
     assert value(found, "headstart_metric_series") == 1

@@ -1,16 +1,16 @@
 """The store keeps every field, survives locks and full disks, and refuses what it cannot read."""
 
-import dataclasses
 import sqlite3
 import threading
 from contextlib import closing
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headstart.accounting.record import RequestRecord
-from headstart.accounting.store import RequestStore, read_records
+from headstart.accounting.store import _MIGRATIONS, RequestStore, read_records
 from headstart.errors import StoreUnavailable
 from headstart.wire.usage import Usage
 
@@ -30,6 +30,7 @@ FULL = RequestRecord(
     ttft_s=0.1,
     tpot_s=0.02,
     total_s=1.1,
+    queue_s=0.2,
     retries=1,
     policy="prefix_hash",
     reason="ring owner",
@@ -55,9 +56,17 @@ def test_every_field_comes_back(store, path):
     assert read_records(path) == [FULL, EMPTY]
 
 
+@pytest.mark.parametrize("num_rows", [0, 1, 31, 32, 33, 64, 100])
+def test_a_batch_of_any_size_comes_back_in_order(store, path, num_rows):
+    """Most rows are inserted many to a statement."""
+    records = [msgspec.structs.replace(FULL, request_id=f"r-{n}") for n in range(num_rows)]
+    store.write(records)
+    assert read_records(path) == records
+
+
 def test_no_field_of_the_full_record_has_its_default():
     """Else the test above would not notice a column that is missing."""
-    fields = [field for field in dataclasses.fields(FULL) if field.name != "is_stream"]
+    fields = [field for field in msgspec.structs.fields(FULL) if field.name != "is_stream"]
     assert not [f.name for f in fields if f.default == getattr(FULL, f.name)]
 
 
@@ -79,7 +88,7 @@ def test_a_reopened_store_goes_on(path):
 
 def test_a_batch_is_kept_whole_or_not_at_all(store, path):
     """The recorder repeats a failed batch; half of one would be kept twice."""
-    bad = dataclasses.replace(EMPTY, request_id=None)  # NOT NULL refuses it
+    bad = msgspec.structs.replace(EMPTY, request_id=None)  # NOT NULL refuses it
     with pytest.raises(StoreUnavailable):
         store.write([FULL, bad])
     store.write([FULL])
@@ -102,7 +111,9 @@ def test_a_full_database_refuses_and_then_takes_the_same_batch(store, path):
     connection = store._connection
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     connection.execute(f"PRAGMA max_page_count = {pages}")
-    records = [dataclasses.replace(FULL, request_id=f"{i}", reason="x" * 500) for i in range(200)]
+    records = [
+        msgspec.structs.replace(FULL, request_id=f"{i}", reason="x" * 500) for i in range(200)
+    ]
     with pytest.raises(StoreUnavailable, match="full"):
         store.write(records)
     connection.execute("PRAGMA max_page_count = 1000000")
@@ -121,7 +132,7 @@ def test_readers_see_rows_while_a_writer_is_in_a_transaction(store, path):
 
 def test_only_the_newest_are_read_oldest_first(store, path):
     """`limit` cuts the old end, `since_s` too."""
-    records = [dataclasses.replace(EMPTY, request_id=f"{i}", time_s=float(i)) for i in range(5)]
+    records = [msgspec.structs.replace(EMPTY, request_id=f"{i}", time_s=float(i)) for i in range(5)]
     store.write(records)
     assert read_records(path, limit=2) == records[3:]
     assert read_records(path, since_s=2.0) == records[2:]
@@ -146,6 +157,24 @@ def test_two_gateways_may_open_a_new_store_together(path):
         store.close()
     assert not errors
     assert len(stores) == 4
+
+
+def test_an_older_store_is_brought_up_to_date(path):
+    """Its rows stay; what they could not say has the value that was true then."""
+    path.parent.mkdir()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.executescript(_MIGRATIONS[0])
+        connection.execute("CREATE TABLE migrations (version INTEGER PRIMARY KEY)")
+        connection.execute("INSERT INTO migrations (version) VALUES (1)")
+        connection.execute(
+            "INSERT INTO requests (request_id, time_s, path, model, tenant, business_line, replica,"
+            " is_stream, status, total_s, retries, policy, reason, body_changes)"
+            " VALUES ('r-2', 1700000001.0, '/v1/models', '', 'default', '', '', 0, 0, 0, 0,"
+            " '', '', '')"
+        )
+    with closing(RequestStore(path)) as store:
+        store.write([FULL])
+    assert read_records(path) == [FULL, EMPTY]
 
 
 def test_a_later_version_is_refused_with_both_numbers(path):
@@ -187,7 +216,9 @@ def test_any_text_of_a_client_can_be_kept(store, path):
 
     @given(text=st.text(st.characters(), max_size=600))
     def check(text):
-        store.write([dataclasses.replace(FULL, model=text, path=text, template=text, reason=text)])
+        store.write(
+            [msgspec.structs.replace(FULL, model=text, path=text, template=text, reason=text)]
+        )
         (kept,) = read_records(path, limit=1)
         expected = text[:512].encode("utf-8", "replace").decode()
         assert kept.model == kept.path == kept.template == kept.reason == expected

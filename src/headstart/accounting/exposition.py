@@ -45,6 +45,11 @@ _HISTOGRAM_FAMILIES = (
         "headstart_e2e_request_latency_seconds",
         "Request accepted to last byte of the answer.",
     ),
+    (
+        "queue",
+        "headstart_queue_time_seconds",
+        "Wait in the gateway for a replica, of those requests that had to wait.",
+    ),
 )
 
 _SINK_FAMILIES = (
@@ -87,12 +92,19 @@ def request_families(metrics: MetricsSnapshot) -> Iterator[Metric]:
     retries = CounterMetricFamily(
         "headstart_retries", "Attempts on another replica beyond the first.", labels=LABELS
     )
+    refusals = CounterMetricFamily(
+        "headstart_limit_refusals",
+        "Requests answered 429 because of a tenant's limit or of the queue.",
+        labels=(*LABELS, "code"),
+    )
     for series in metrics.series:
+        for code, count in series.refusals:
+            refusals.add_metric((*series.labels, code), count)
         for status, count in series.requests:
             requests.add_metric((*series.labels, str(status)), count)
         unknown.add_metric(series.labels, series.usage_unknown)
         retries.add_metric(series.labels, series.retries)
-    yield from (requests, unknown, retries)
+    yield from (requests, unknown, retries, refusals)
     for field, documentation in _TOKEN_FAMILIES:
         yield _token_family(metrics.series, field, documentation)
     for field, name, documentation in _HISTOGRAM_FAMILIES:

@@ -26,7 +26,7 @@ OTHER = "other"
 _MAX_VALUE_LENGTH = 128
 """A longer label value is counted as `other`: nobody reads it, and it would be sent forever."""
 
-_USAGE_PATHS = frozenset(
+USAGE_PATHS = frozenset(
     ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 )
 """Where an answer should come with usage; `/tokenize` has none to report."""
@@ -90,6 +90,8 @@ class SeriesSnapshot:
             cached tokens: the denominator of the hit ratio.
         usage_unknown: generations answered with 2xx whose engine reported no input tokens.
         retries: attempts on another replica.
+        refusals: (code, requests that a limit or the queue refused) in order.
+        queue: waiting times of those requests that waited in the gateway.
     """
 
     labels: LabelValues
@@ -104,6 +106,8 @@ class SeriesSnapshot:
     ttft: HistogramSnapshot
     tpot: HistogramSnapshot
     e2e: HistogramSnapshot
+    refusals: tuple[tuple[str, int], ...]
+    queue: HistogramSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +157,22 @@ class RequestMetrics:
             ),
             folded=tuple(self._folded.items()),
         )
+
+    def changes(self, seen: dict[LabelValues, int]) -> MetricsSnapshot:
+        """Copy the figures of the combinations that have counted a request since the last call.
+
+        Args:
+            seen: empty at first; what was copied is noted there.
+
+        Mutates: seen.
+        """
+        changed = []
+        for labels, series in self._series.items():
+            num_requests = series.num_requests
+            if seen.get(labels) != num_requests:
+                seen[labels] = num_requests
+                changed.append(series.snapshot(labels))
+        return MetricsSnapshot(tuple(changed), tuple(self._folded.items()))
 
     def check_integrity(self) -> None:
         """Assert the bounds: values per label, and series over all."""
@@ -233,6 +253,8 @@ class _Series:
         "e2e",
         "input_tokens",
         "output_tokens",
+        "queue",
+        "refusals",
         "requests",
         "retries",
         "tpot",
@@ -253,6 +275,12 @@ class _Series:
         self.ttft = _Histogram(TTFT_BUCKETS_S)
         self.tpot = _Histogram(TPOT_BUCKETS_S)
         self.e2e = _Histogram(E2E_BUCKETS_S)
+        self.refusals: dict[str, int] = {}
+        self.queue = _Histogram(TTFT_BUCKETS_S)
+
+    @property
+    def num_requests(self) -> int:
+        return sum(self.requests.values())
 
     def observe(self, record: RequestRecord) -> None:
         self.requests[record.status] = self.requests.get(record.status, 0) + 1
@@ -264,7 +292,7 @@ class _Series:
                 self.cache_reported_input_tokens = (
                     self.cache_reported_input_tokens or 0
                 ) + usage.input_tokens
-        elif 200 <= record.status < 300 and record.path in _USAGE_PATHS:
+        elif 200 <= record.status < 300 and record.path in USAGE_PATHS:
             self.usage_unknown += 1
         if usage.written_tokens is not None:
             self.written_tokens = (self.written_tokens or 0) + usage.written_tokens
@@ -276,6 +304,10 @@ class _Series:
             self.ttft.observe(record.ttft_s)
         if record.tpot_s is not None:
             self.tpot.observe(record.tpot_s)
+        if record.queue_s:
+            self.queue.observe(record.queue_s)
+        if record.status == 429 and not record.replica and record.error_code is not None:
+            self.refusals[record.error_code] = self.refusals.get(record.error_code, 0) + 1
 
     def snapshot(self, labels: LabelValues) -> SeriesSnapshot:
         return SeriesSnapshot(
@@ -291,4 +323,6 @@ class _Series:
             ttft=self.ttft.snapshot(),
             tpot=self.tpot.snapshot(),
             e2e=self.e2e.snapshot(),
+            refusals=tuple(sorted(self.refusals.items())),
+            queue=self.queue.snapshot(),
         )

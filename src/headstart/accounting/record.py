@@ -4,14 +4,15 @@ Unknown is `None` and never zero: an engine that does not report `cached_tokens`
 that nothing was cached. No field holds prompt text, a key or a header's value.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from headstart.wire.usage import UNKNOWN_USAGE, Usage
 
 
-@dataclass(frozen=True, slots=True)
-class RequestRecord:
+class RequestRecord(msgspec.Struct, frozen=True):
     """What one request was, where it went, what it cost and how it ended.
+
+    A Struct, because one is made per request and a frozen dataclass takes three times as long.
 
     Attributes:
         request_id: the gateway's own id, also in `x-headstart-request-id`.
@@ -29,6 +30,7 @@ class RequestRecord:
         ttft_s: accept to first content token; None if there was none.
         tpot_s: (last - first token) / (output tokens - 1); None below two output tokens.
         total_s: accept to the last byte handed to the client's connection.
+        queue_s: how long it waited in the gateway for a replica; 0 if it did not.
         retries: attempts on another replica beyond the first.
         policy: routing policy that chose the replica; empty if none was asked.
         reason: why the policy chose it, in the policy's words.
@@ -50,6 +52,7 @@ class RequestRecord:
     ttft_s: float | None = None
     tpot_s: float | None = None
     total_s: float = 0.0
+    queue_s: float = 0.0
     retries: int = 0
     policy: str = ""
     reason: str = ""
