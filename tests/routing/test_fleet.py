@@ -4,7 +4,7 @@ import pytest
 
 from headstart.errors import NotFound
 from headstart.routing.fleet import Fleet
-from headstart.routing.replica import Replica
+from headstart.routing.replica import Replica, Standing
 
 
 def names(replicas) -> list[str]:
@@ -19,9 +19,9 @@ def test_candidates_serve_the_model_and_are_available():
     assert names(fleet.candidates("m")) == ["a", "b"]
     assert names(fleet.candidates("n")) == ["b", "c"]
     assert names(fleet.candidates("")) == ["a", "b", "c"]
-    fleet.set_available(replicas[1], False)
+    fleet.set_standing(replicas[1], Standing.OUT)
     assert names(fleet.candidates("m")) == ["a"]
-    fleet.set_available(replicas[1], True)
+    fleet.set_standing(replicas[1], Standing.USABLE)
     assert names(fleet.candidates("m")) == ["a", "b"]
     assert fleet.models() == ["m", "n"]
 
@@ -43,8 +43,28 @@ def test_a_model_whose_replicas_are_all_down_is_not_unknown():
     """It has no candidates now, which is a 503 and not a 404."""
     replica = Replica("a", frozenset({"m"}))
     fleet = Fleet([replica])
-    fleet.set_available(replica, False)
+    fleet.set_standing(replica, Standing.OUT)
     assert fleet.candidates("m") == ()
+
+
+def test_a_replica_on_trial_is_a_candidate_among_others():
+    """It is chosen when the policy would choose it."""
+    replicas = [Replica("a"), Replica("b")]
+    fleet = Fleet(replicas)
+    fleet.set_standing(replicas[0], Standing.TRIAL)
+    assert names(fleet.candidates("m")) == ["a", "b"]
+    assert not replicas[0].is_available
+
+
+def test_the_last_resort_is_used_only_if_there_is_nothing_else():
+    """Refusing would be worse; a replica that is out is not used even then."""
+    replicas = [Replica("a"), Replica("b"), Replica("c")]
+    fleet = Fleet(replicas)
+    fleet.set_standing(replicas[0], Standing.LAST_RESORT)
+    fleet.set_standing(replicas[1], Standing.OUT)
+    assert names(fleet.candidates("m")) == ["c"]
+    fleet.set_standing(replicas[2], Standing.LAST_RESORT)
+    assert names(fleet.candidates("m")) == ["a", "c"]
 
 
 def test_the_same_tuple_is_given_until_something_changes():
@@ -53,9 +73,9 @@ def test_the_same_tuple_is_given_until_something_changes():
     fleet = Fleet([replica, Replica("b", frozenset({"m"}))])
     first = fleet.candidates("m")
     assert fleet.candidates("m") is first
-    fleet.set_available(replica, True)
+    fleet.set_standing(replica, Standing.USABLE)
     assert fleet.candidates("m") is first
-    fleet.set_available(replica, False)
+    fleet.set_standing(replica, Standing.OUT)
     assert fleet.candidates("m") is not first
 
 

@@ -15,7 +15,7 @@ from headstart.routing.build import build_policy
 from headstart.routing.config import PrefixHashConfig, RoutingConfig
 from headstart.routing.least_loaded import LeastLoaded
 from headstart.routing.policy import RoutingRequest
-from headstart.routing.prefix_hash import PrefixHash, floor_power_of_two
+from headstart.routing.prefix_hash import MAX_RINGS, PrefixHash, floor_power_of_two
 from headstart.routing.replica import Replica
 from headstart.routing.ring import HashRing
 from headstart.routing.round_robin import RoundRobin
@@ -63,6 +63,47 @@ def test_round_robin_goes_on_when_the_set_changes():
         assert policy.choose(request(), replicas).replica in replicas
 
 
+def test_round_robin_gives_a_small_weight_fewer_turns():
+    """Its first at once, then as many as its weight says."""
+    policy, replicas = RoundRobin(), fleet(0, 0)
+    replicas[1].weight = 0.25
+    chosen = [policy.choose(request(1), replicas).replica.name for _ in range(20)]
+    assert "r1" in chosen[:2]
+    assert chosen.count("r1") == 4
+    replicas[1].weight = 1.0
+    chosen = [policy.choose(request(1), replicas).replica.name for _ in range(20)]
+    assert chosen.count("r1") == 10
+
+
+def test_round_robin_ends_when_all_weights_are_small():
+    """After all of several replicas have returned together."""
+    policy, replicas = RoundRobin(), fleet(0, 0, 0)
+    for replica in replicas:
+        replica.weight = 0.1
+    counts = Counter(policy.choose(request(1), replicas).replica.name for _ in range(30))
+    assert counts == {"r0": 10, "r1": 10, "r2": 10}
+
+
+def test_least_loaded_counts_load_by_weight():
+    """Half the weight, half the requests."""
+    policy, replicas = LeastLoaded(), fleet(0, 0, 0)
+    replicas[0].weight = 0.5
+    for _ in range(50):
+        policy.choose(request(), replicas).replica.begin(10)
+    assert [replica.in_flight for replica in replicas] == [10, 20, 20]
+
+
+def test_a_replica_that_has_just_returned_gets_a_request_at_once():
+    """Whatever its weight, because it has nothing to do."""
+    replicas = fleet(9, 9, 0)
+    replicas[2].weight = 0.1
+    policy = LeastLoaded()
+    chosen = policy.choose(request(), replicas).replica
+    assert chosen.name == "r2"
+    chosen.begin(1)
+    assert policy.choose(request(), replicas).replica.name != "r2"
+
+
 def test_least_loaded_takes_the_fewest_requests_then_the_fewest_bytes():
     """In this order."""
     replicas = fleet(2, 1, 1)
@@ -85,15 +126,40 @@ def test_nothing_is_less_loaded_than_the_choice(loads):
     assert LeastLoaded().choose(request(), replicas).replica.in_flight == min(loads)
 
 
-@given(st.lists(st.integers(0, 8), min_size=1, max_size=6), KEYS, st.floats(1.01, 3.0))
+WEIGHTS = st.sampled_from([0.1, 0.25, 0.7, 1.0])
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 8), WEIGHTS), min_size=1, max_size=6),
+    KEYS,
+    st.floats(1.01, 3.0),
+)
 def test_the_bound_is_never_exceeded(loads, key, load_bound):
-    """After the choice no replica has more than its share of what is then in flight."""
-    replicas = fleet(*loads)
+    """After the choice no replica has more than its share by weight of what is then in flight."""
+    replicas = fleet(*(load for load, _ in loads))
+    for replica, (_, weight) in zip(replicas, loads, strict=True):
+        replica.weight = weight
     policy = PrefixHash(PrefixHashConfig(load_bound=load_bound))
     chosen = policy.choose(request(key), replicas).replica
     chosen.begin(1)
     total = sum(replica.in_flight for replica in replicas)
-    assert chosen.in_flight <= ceil(load_bound * total / len(replicas))
+    share = chosen.weight / sum(replica.weight for replica in replicas)
+    assert chosen.in_flight <= ceil(load_bound * total * share + 1e-9)
+
+
+def test_the_prefixes_of_a_replica_that_has_returned_come_back_with_its_weight():
+    """Until then the next on the ring, which stood in for it, has them warm."""
+    policy, replicas = PrefixHash(PrefixHashConfig()), fleet(0, 0)
+    owner = policy.choose(request(7), replicas).replica
+    shares = []
+    for weight in (0.1, 1.0):
+        owner.weight = weight
+        for replica in replicas:
+            replica.in_flight = 0
+        for _ in range(22):
+            policy.choose(request(7), replicas).replica.begin(1)
+        shares.append(owner.in_flight)
+    assert shares == [3, 14]
 
 
 def test_prompts_that_begin_alike_go_to_one_replica():
@@ -171,6 +237,19 @@ def test_a_list_of_candidates_that_changes_in_place_is_noticed():
         assert policy.choose(request(key << 60), replicas).replica is not gone
 
 
+def test_rings_are_kept_for_the_last_sets_of_candidates_and_no_more():
+    """Two models with replicas of their own take turns, and neither builds its ring again."""
+    policy, replicas = PrefixHash(PrefixHashConfig()), fleet(*[0] * (MAX_RINGS + 8))
+    pairs = [(one, replicas[0]) for one in replicas[1:]]
+    for pair in pairs:
+        policy.choose(request(5), pair)
+    assert len(policy._rings) == MAX_RINGS
+    kept = policy._rings[pairs[-2]]
+    for pair in (pairs[-1], pairs[-2], tuple(pairs[-2])):
+        policy.choose(request(5), pair)
+    assert policy._ring is kept
+
+
 @given(NAMES, KEYS, st.data())
 def test_removing_a_member_moves_only_its_keys(names, key, data):
     """Consistent hashing's promise."""
@@ -210,3 +289,24 @@ def test_the_ring_is_the_same_in_every_process():
     }
     here = [list(HashRing(["a", "b", "c", "d"]).walk(key << 57)) for key in range(50)]
     assert printed == {f"{here}\n"}
+
+
+@pytest.mark.parametrize("name", ["round_robin", "least_loaded", "prefix_hash"])
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 5), st.integers(1, 5), st.sampled_from([1.0, 0.5, 0.1])),
+        min_size=1,
+        max_size=6,
+    ),
+    st.lists(KEYS, max_size=3),
+)
+def test_a_full_replica_is_not_chosen(name, states, keys):
+    """However cold the others are, and wherever the ring or the turn points."""
+    replicas = fleet(*(in_flight for in_flight, _, _ in states))
+    for replica, (_, max_in_flight, weight) in zip(replicas, states, strict=True):
+        replica.max_in_flight, replica.weight = max_in_flight, weight
+    policy = build_policy(RoutingConfig(policy=name))
+    while any(replica.has_room for replica in replicas):
+        chosen = policy.choose(request(*keys), replicas).replica
+        assert chosen.has_room
+        chosen.begin(10)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from headstart.errors import NotFound
-from headstart.routing.replica import Replica
+from headstart.routing.replica import Replica, Standing
 
 _MAX_CACHED_MODELS: Final = 256
 
@@ -12,8 +12,8 @@ _MAX_CACHED_MODELS: Final = 256
 class Fleet:
     """All replicas of one gateway.
 
-    Answers are kept until a replica's models or availability change, and are then the same tuple
-    for every request, so that policies can keep what they derive from it.
+    Answers are kept until a replica's models or standing change, and are then the same tuple for
+    every request, so that policies can keep what they derive from it.
 
     Args:
         replicas: in the order of the configuration; names are unique.
@@ -38,7 +38,8 @@ class Fleet:
     def candidates(self, model: str) -> tuple[Replica, ...]:
         """Return the replicas that may take a request for `model` now; possibly none.
 
-        A replica whose models are not known yet may serve any. An empty `model` fits all.
+        A replica whose models are not known yet may serve any. An empty `model` fits all. Where
+        no replica is usable or to be tried, those of the last resort are returned.
 
         Raises:
             NotFound: the models of all replicas are known, and none serves it.
@@ -50,10 +51,11 @@ class Fleet:
                 self._candidates[model] = found
         return found
 
-    def set_available(self, replica: Replica, is_available: bool) -> None:
-        """Let `replica` be used, or not."""
-        if replica.is_available != is_available:
-            replica.is_available = is_available
+    def set_standing(self, replica: Replica, standing: Standing) -> None:
+        """Let `replica` be chosen, or not."""
+        if replica.standing is not standing:
+            replica.standing = standing
+            replica.is_available = standing is Standing.USABLE
             self._candidates.clear()
 
     def set_models(self, replica: Replica, models: frozenset[str]) -> None:
@@ -73,4 +75,7 @@ class Fleet:
             raise NotFound(
                 f"No engine serves the model {model[:200]!r}. Served: {served}.", param="model"
             )
-        return tuple(replica for replica in serving if replica.is_available)
+        first = (Standing.USABLE, Standing.TRIAL)
+        return tuple(replica for replica in serving if replica.standing in first) or tuple(
+            replica for replica in serving if replica.standing is Standing.LAST_RESORT
+        )

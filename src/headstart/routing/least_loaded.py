@@ -1,13 +1,17 @@
 """The replica with the least to do."""
 
 from collections.abc import Sequence
+from math import inf
 
 from headstart.routing.policy import Decision, RoutingRequest
 from headstart.routing.replica import Replica
 
 
 class LeastLoaded:
-    """Fewest requests in flight; then fewest prompt bytes in flight; then in turn.
+    """Fewest requests in flight by weight; then fewest prompt bytes in flight; then in turn.
+
+    A replica with nothing in flight is the least loaded whatever its weight: one that has just
+    returned gets its first request at once, and further ones as its share grows.
 
     Equals are taken in turn and never in list order, which would send every lone request to the
     first replica.
@@ -35,14 +39,16 @@ class LeastLoaded:
         return Decision(self.pick(candidates), self.name, "least loaded")
 
     def pick(self, candidates: Sequence[Replica]) -> Replica:
-        """Return the least loaded of `candidates`, for policies that fall back on load."""
+        """Return the least loaded that has room, for policies that fall back on load."""
         self._turn += 1
         num = len(candidates)
-        best = candidates[self._turn % num]
-        for step in range(1, num):
+        best, least = candidates[0], inf
+        for step in range(num):
             other = candidates[(self._turn + step) % num]
-            if other.in_flight > best.in_flight:
+            load = other.in_flight / other.weight
+            if load > least or other.in_flight >= other.max_in_flight:
                 continue
-            if other.in_flight < best.in_flight or other.in_flight_bytes < best.in_flight_bytes:
-                best = other
+            if load < least or other.in_flight_bytes < best.in_flight_bytes:
+                best, least = other, load
+        assert least < inf, "some replica has room"
         return best

@@ -2,18 +2,20 @@
 
 A policy is plain synchronous code. It reads the replicas it is shown, neither logs nor counts,
 and returns its choice as a value; whoever called it acts on that and records it.
+
+Values that are made for each request are Structs: a frozen dataclass takes five times as long.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from headstart.routing.replica import Replica
 from headstart.types import PrefixKey
 
 
-@dataclass(frozen=True, slots=True)
-class RoutingRequest:
+class RoutingRequest(msgspec.Struct, frozen=True):
     """What routing may know of a request.
 
     Attributes:
@@ -28,8 +30,7 @@ class RoutingRequest:
     prompt_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """A policy's choice.
 
     Attributes:
@@ -52,5 +53,10 @@ class Policy(Protocol):
         ...
 
     def choose(self, request: RoutingRequest, candidates: Sequence[Replica]) -> Decision:
-        """Choose among `candidates` (at least one; all serve the model and may be used now)."""
+        """Choose among `candidates` one that has room.
+
+        Args:
+            request: what is known of it.
+            candidates: all serve the model and may be used now, and at least one has room.
+        """
         ...

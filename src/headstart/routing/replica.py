@@ -1,25 +1,65 @@
 """One engine process with its own KV cache, as the router sees it."""
 
+from enum import Enum
+from math import inf
+
+
+class Standing(Enum):
+    """Whether a replica may be chosen."""
+
+    USABLE = "usable"
+    TRIAL = "trial"
+    """For one request, which shows whether it works again."""
+    LAST_RESORT = "last_resort"
+    """Only if no other can be: it may work, and refusing the request would be worse."""
+    OUT = "out"
+
 
 class Replica:
-    """Load and availability of one replica; the router's only mutable state about it.
+    """Load and standing of one replica; the router's only mutable state about it.
 
     Attributes:
         name: unique within the gateway.
         models: names it serves; empty until its engine has said.
         in_flight: requests sent to it that are not finished.
         in_flight_bytes: their prompt bytes, a stand-in for assigned tokens.
-        is_available: it may be chosen now.
+        standing: whether it may be chosen; changed through the fleet only.
+        is_available: its standing is USABLE.
+        weight: its share of the load, 0 < weight <= 1; below 1 while its cache is cold.
+        is_suspect: its health wants to hear of successes too, and not of failures alone.
+        has_progressed: it generated something since whoever watches it set this to False.
+        max_in_flight: requests that it is sent at the same time.
     """
 
-    __slots__ = ("in_flight", "in_flight_bytes", "is_available", "models", "name")
+    __slots__ = (
+        "has_progressed",
+        "in_flight",
+        "in_flight_bytes",
+        "is_available",
+        "is_suspect",
+        "max_in_flight",
+        "models",
+        "name",
+        "standing",
+        "weight",
+    )
 
     def __init__(self, name: str, models: frozenset[str] = frozenset()) -> None:
         self.name = name
         self.models = models
         self.in_flight = 0
         self.in_flight_bytes = 0
+        self.standing = Standing.USABLE
         self.is_available = True
+        self.weight = 1.0
+        self.is_suspect = False
+        self.has_progressed = False
+        self.max_in_flight: float = inf
+
+    @property
+    def has_room(self) -> bool:
+        """One more request may be sent to it."""
+        return self.in_flight < self.max_in_flight
 
     def begin(self, prompt_bytes: int) -> None:
         """Count a request in."""
