@@ -118,7 +118,8 @@ class ScriptedEngine:
     """A replica whose answer to each request is a coroutine of the test's.
 
     GET /v1/models is answered from `models`, or `models_body`, with `models_status`, which 0 makes
-    silence; with `closes_kept` only if it is the first request of its connection.
+    silence; with `closes_kept` only if it is the first request of its connection. GET /metrics is
+    answered with what `metrics` returns, if it is set.
     """
 
     def __init__(
@@ -130,6 +131,7 @@ class ScriptedEngine:
         self.models_status = 200
         self.models_body: bytes | None = None
         self.closes_kept = False
+        self.metrics: Callable[[], bytes] | None = None
         self.requests: list[Received] = []
         self.checks: list[Received] = []
         self.num_connections = 0
@@ -195,8 +197,21 @@ class ScriptedEngine:
             body = json.dumps({"object": "list", "data": entries}).encode()
             await wire.answer(self.models_status, self.models_body or body)
             return
+        if request.method == "GET" and request.target == "/metrics" and self.metrics:
+            await wire.answer(200, self.metrics(), ["content-type: text/plain"])
+            return
         self.requests.append(request)
         await self.answer(request, wire)
+
+
+def pair(answer: Answer) -> tuple[ScriptedEngine, ScriptedEngine]:
+    """Two replicas with one script."""
+    return ScriptedEngine(answer, name="r0"), ScriptedEngine(answer, name="r1")
+
+
+def attempts(engines: Sequence[ScriptedEngine]) -> list[int]:
+    """How many requests each got, fewest first."""
+    return sorted(len(engine.requests) for engine in engines)
 
 
 async def _read_request(reader: asyncio.StreamReader) -> Received | None:
@@ -350,6 +365,7 @@ async def running(
     configs: Sequence[ReplicaConfig] = (),
     waits: bool = True,
     start: dict | None = None,
+    shared: dict | None = None,
     **options: object,
 ) -> AsyncIterator[Running]:
     """Start `engines` and a gateway in front of them; by default wait until all are available."""
@@ -362,7 +378,11 @@ async def running(
         recorder=recorder,
         **{"health": QUICK_CHECKS, **options},
     )
-    port = await gateway.start("127.0.0.1", 0, **(start or {}))
+    if shared is None:
+        port = await gateway.start("127.0.0.1", 0, **(start or {}))
+    else:
+        port = shared["sockets"][0].getsockname()[1]
+        await gateway.start_shared(**shared)
     try:
         if waits:
             await eventually(lambda: all(each.is_available for each in gateway.replicas()))

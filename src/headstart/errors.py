@@ -109,11 +109,71 @@ class HeadersTooLarge(HeadstartError):
 
 
 class Overloaded(HeadstartError):
-    """A limit is reached; the same request may succeed later."""
+    """A limit is reached; the same request may succeed later.
+
+    Args:
+        message: as for every error.
+        param: likewise.
+        retry_after_s: seconds after which it may, >= 1.
+    """
 
     code = "overloaded"
     status = 429
     type = "rate_limit_error"
+
+    def __init__(self, message: str, *, param: str | None = None, retry_after_s: int = 1) -> None:
+        super().__init__(message, param=param)
+        self.retry_after_s = max(1, retry_after_s)
+
+
+class ConcurrencyLimit(Overloaded):
+    """The tenant has as many requests open as it may."""
+
+    code = "concurrent_limit"
+
+
+class RateLimit(Overloaded):
+    """The tenant has used what it may in a minute.
+
+    Args:
+        message: as for every error.
+        retry_after_s: seconds after which so much will have expired that the request may pass.
+        limit: what the tenant may use in a minute.
+        remaining: what is left of it.
+    """
+
+    unit: ClassVar[str] = ""
+
+    def __init__(self, message: str, *, retry_after_s: int, limit: int, remaining: int) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.limit = limit
+        self.remaining = max(0, remaining)
+
+
+class RequestRateLimit(RateLimit):
+    """The tenant has begun as many requests as it may in a minute."""
+
+    code = "requests_per_minute_limit"
+    unit = "requests"
+
+
+class TokenRateLimit(RateLimit):
+    """The request's prompt does not fit into what the tenant may use in a minute."""
+
+    code = "input_tokens_per_minute_limit"
+    unit = "tokens"
+
+
+class QueueFull(Overloaded):
+    """All replicas are busy, and as many requests wait for one as may."""
+
+    code = "queue_full"
+
+
+class QueueTimeout(Overloaded):
+    """All replicas were busy for as long as a request may wait."""
+
+    code = "queue_timeout"
 
 
 class UpstreamError(HeadstartError):

@@ -5,7 +5,7 @@ import pytest
 from headstart.engines.base import ReplicaConfig
 from headstart.engines.origin import Address, Origin, parse_address
 from headstart.errors import ConfigError
-from headstart.wire.http1 import Request
+from headstart.wire.http1 import HeaderSection, Request
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_credentials_in_a_url_are_refused_without_repeating_them():
 def test_a_prefix_goes_before_the_target():
     """Providers put their API below a path."""
     origin = Origin(ReplicaConfig("r", "http://h/openai/v1"), strips_credentials=False)
-    head = origin.head(Request("GET", b"/v1/models?x=1", [], {}), 0)
+    head = origin.head(Request("GET", b"/v1/models?x=1", HeaderSection([], {})), 0)
     assert head.startswith(b"GET /openai/v1/models?x=1 HTTP/1.1\r\n")
 
 
@@ -47,7 +47,7 @@ def test_a_prefix_goes_before_the_target():
 def test_a_length_is_said_where_one_is_expected(method, num_bytes, has_length):
     """RFC 9110 §8.6: POST without content says 0, GET says nothing."""
     origin = Origin(ReplicaConfig("r", "http://h"), strips_credentials=False)
-    head = origin.head(Request(method, b"/", [], {}), num_bytes)
+    head = origin.head(Request(method, b"/", HeaderSection([], {})), num_bytes)
     assert (b"content-length: %d\r\n" % num_bytes in head) is has_length
 
 
@@ -55,7 +55,7 @@ def test_a_via_field_is_added():
     """RFC 9110 §7.6.3; an earlier proxy's stays before it."""
     origin = Origin(ReplicaConfig("r", "http://h"), strips_credentials=False)
     lines = [(b"via", b"Via: 1.1 edge\r\n")]
-    head = origin.head(Request("GET", b"/", lines, {}), 0)
+    head = origin.head(Request("GET", b"/", HeaderSection(lines, {})), 0)
     assert head.index(b"1.1 edge") < head.index(b"1.1 headstart")
 
 

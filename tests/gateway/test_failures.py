@@ -6,138 +6,25 @@ import pytest
 
 from headstart.engines.base import UpstreamConfig
 from loopback import (
-    PLAIN,
     RawClient,
     Received,
     ScriptedEngine,
     Wire,
+    attempts,
     chat,
     eventually,
     get,
+    pair,
+    plain,
     post,
     running,
     token_event,
 )
 
 
-def pair(answer) -> tuple[ScriptedEngine, ScriptedEngine]:
-    """Two replicas with one script."""
-    return ScriptedEngine(answer, name="r0"), ScriptedEngine(answer, name="r1")
-
-
-def attempts(engines) -> list[int]:
-    return sorted(len(engine.requests) for engine in engines)
-
-
-class Once:
-    """Fails the first request, whichever replica gets it, and answers the others."""
-
-    def __init__(self, failure) -> None:
-        self.failure = failure
-        self.has_failed = False
-
-    async def __call__(self, request: Received, wire: Wire) -> None:
-        if self.has_failed:
-            await wire.answer()
-        else:
-            self.has_failed = True
-            await self.failure(request, wire)
-
-
-async def close(_request: Received, wire: Wire) -> None:
-    wire.writer.close()
-
-
-async def reset(_request: Received, wire: Wire) -> None:
-    wire.reset()
-
-
-async def half_a_head(_request: Received, wire: Wire) -> None:
-    await wire.send(b"HTTP/1.1 200 OK\r\ncontent-")
-    wire.writer.close()
-
-
-async def nonsense(_request: Received, wire: Wire) -> None:
-    await wire.send(b"this is no HTTP\r\n\r\n")
-
-
-async def bad_gateway(_request: Received, wire: Wire) -> None:
-    await wire.answer(502, b'{"error":{"message":"first"}}')
-
-
-async def unavailable(_request: Received, wire: Wire) -> None:
-    await wire.answer(503, b'{"error":{"message":"first"}}')
-
-
-@pytest.mark.parametrize("failure", [close, reset, half_a_head, nonsense, bad_gateway, unavailable])
-@pytest.mark.parametrize("is_stream", [False, True])
-async def test_a_failure_before_the_first_byte_is_retried_once_elsewhere(failure, is_stream):
-    """The client notices nothing; the record counts it."""
-    engines = pair(Once(failure))
-    async with running(*engines) as up:
-        reply = await up.ask(post(chat(stream=is_stream)))
-    assert reply.status == 200
-    assert reply.body == PLAIN
-    assert attempts(engines) == [1, 1]
-    assert up.records[0].retries == 1
-    assert up.records[0].replica == reply.headers["x-headstart-replica"]
-
-
-@pytest.mark.parametrize("failure", [close, reset, half_a_head, nonsense])
-async def test_a_second_failure_is_reported(failure):
-    """One retry, not a round through the fleet."""
-    engines = [*pair(failure), ScriptedEngine(failure, name="r2")]
-    async with running(*engines) as up:
-        reply = await up.ask(post(chat()))
-        assert up.gateway.replicas()[0].in_flight == 0
-    assert reply.status == 502
-    assert reply.json()["error"]["code"] == "upstream_error"
-    assert attempts(engines) == [0, 1, 1]
-    (record,) = up.records
-    assert (record.status, record.error_code, record.retries) == (502, "upstream_error", 1)
-    assert record.replica == ""
-
-
-@pytest.mark.parametrize("status", [502, 503])
-async def test_the_second_engines_refusal_passes(status):
-    """With its own body."""
-
-    async def answer(_request: Received, wire: Wire) -> None:
-        await wire.answer(status, b'{"error":{"message":"mine"}}', ["retry-after: 7"])
-
-    engines = pair(answer)
-    async with running(*engines) as up:
-        reply = await up.ask(post(chat()))
-    assert (reply.status, reply.body) == (status, b'{"error":{"message":"mine"}}')
-    assert reply.headers["retry-after"] == "7"
-    assert attempts(engines) == [1, 1]
-
-
-async def test_a_lone_engines_503_passes():
-    """There is nowhere else to go."""
-    engine = ScriptedEngine(unavailable)
-    async with running(engine) as up:
-        reply = await up.ask(post(chat()))
-    assert (reply.status, reply.body) == (503, b'{"error":{"message":"first"}}')
-    assert len(engine.requests) == 1
-    assert up.records[0].retries == 0
-
-
-async def test_a_kept_connection_that_was_closed_is_replaced():
-    """Even where there is one replica only: the engine was not at fault."""
-    engine = ScriptedEngine()
-    async with running(engine) as up:
-        assert (await up.ask(post(chat()))).status == 200
-        engine.answer = Once(close)
-        assert (await up.ask(post(chat()))).status == 200
-    assert [record.retries for record in up.records] == [0, 1]
-
-
 async def test_a_dead_replica_is_left_out_until_it_returns():
     """Refused connections cost no request, and its return is noticed."""
-    engines = pair(Once(close))
-    for engine in engines:
-        engine.answer = ScriptedEngine().answer
+    engines = pair(plain)
     async with running(*engines) as up:
         port = engines[0].port
         await engines[0].stop()
@@ -149,7 +36,7 @@ async def test_a_dead_replica_is_left_out_until_it_returns():
         assert port == engines[0].port
         await engines[0].start()
         await eventually(lambda: up.gateway.replicas()[0].is_available)
-        assert up.gateway.replicas()[0].reason == ""
+        assert up.gateway.replicas()[0].state == "warming"
         while not engines[0].requests:
             assert (await up.ask(post(chat()))).status == 200
 

@@ -5,10 +5,10 @@ import contextlib
 import gc
 import socket
 import ssl
-import subprocess
 
 import pytest
 
+from certificates import make_certificate
 from headstart.engines.base import UpstreamConfig
 from headstart.engines.upstream import Call
 from headstart.errors import ConfigError
@@ -71,6 +71,20 @@ async def test_draining_lets_open_requests_finish_and_refuses_new_ones():
     assert ready.status == 503
     assert ready.json()["status"] == "draining"
     assert sorted(record.status for record in up.records) == [200, 503]
+
+
+async def test_a_connection_made_just_before_draining_gets_its_answer():
+    """A refusal in form, and not a connection that closes under the request."""
+    async with running(ScriptedEngine()) as up:
+        client = await RawClient.connect(up.port)
+        await eventually(lambda: up.gateway.num_client_connections == 1)
+        draining = asyncio.ensure_future(up.gateway.drain())
+        await eventually(lambda: up.gateway.is_draining)
+        await client.send(post(chat()))
+        assert (await client.read_reply()).status == 503
+        assert await client.is_closed()
+        await draining
+        client.close()
 
 
 async def test_draining_ends_after_drain_s():
@@ -138,16 +152,10 @@ async def test_finished_requests_leave_no_garbage_for_the_collector():
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
     """A self-signed certificate for localhost."""
-    folder = tmp_path_factory.mktemp("tls")
-    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
-    files = ["-addext", "subjectAltName=DNS:localhost", "-keyout", "key.pem", "-out", "cert.pem"]
-    try:
-        subprocess.run([*command.split(), *files], cwd=folder, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as exc:
-        pytest.skip(f"no certificate can be made: {exc}")
+    cert, key = make_certificate(tmp_path_factory.mktemp("tls"))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
-    return folder / "cert.pem", context
+    context.load_cert_chain(cert, key)
+    return cert, context
 
 
 async def test_an_https_engine_is_verified_and_used(certificate):

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import pytest
 
 from headstart.errors import BadRequest, NotFound, TemplateError
-from headstart.gateway.prepare import Preparer
+from headstart.gateway.prepare import PreparedRequest, Preparer
 from headstart.prompt.fingerprint import namespace, prefix_keys
 from headstart.routing.config import PrefixHashConfig
-from headstart.wire.http1 import Request
+from headstart.wire.http1 import HeaderSection, Request
 from loopback import ScriptedEngine, chat, post, running
 
 BLOCKS = PrefixHashConfig(leading_blocks=4, block_bytes=64)
@@ -34,7 +34,10 @@ def apply_template(body: bytes) -> Applied:
 
 
 def prepare(body: bytes, path: str = CHAT, applier=apply_template):
-    return Preparer(applier, BLOCKS).prepare(Request("POST", path.encode(), [], {}, body))
+    prepared = PreparedRequest(body)
+    request = Request("POST", path.encode(), HeaderSection([], {}), body)
+    Preparer(applier, BLOCKS).prepare(request, prepared)
+    return prepared
 
 
 def test_keys_are_those_of_the_parts_in_the_models_order():
@@ -157,6 +160,27 @@ def test_a_template_is_given_the_clients_own_bytes():
     body = b'{"prompt":{"id":"x"}, "seed":1e3, "user":"\\u00e9"}'
     prepare(body, applier=keep)
     assert given[0] is body
+
+
+def test_continuous_figures_without_a_final_one_stay_off():
+    """Alone they have no effect; with the gateway's own wish they would reach the client."""
+    body = b'{"model":"m","stream":true,"stream_options":{"continuous_usage_stats":true}}'
+    options = b'{"continuous_usage_stats":false,"include_usage":true}'
+    prepared = prepare(body)
+    assert prepared.body == b'{"model":"m","stream":true,"stream_options":%b}' % options
+    assert prepared.hides_usage
+    asked = b'{"model":"m","stream":true,"stream_options":%b}' % options.replace(b"false", b"true")
+    assert prepare(asked).body is asked
+
+
+@pytest.mark.parametrize("applier", [None, apply_template])
+def test_what_was_found_before_a_refusal_stays(applier):
+    """The record of a request refused for its template says what it asked for."""
+    prepared = PreparedRequest(b'{"model":"big","stream":true,"prompt":{"id":"nope"}}')
+    request = Request("POST", CHAT.encode(), HeaderSection([], {}), prepared.body)
+    with pytest.raises((NotFound, TemplateError)):
+        Preparer(applier, BLOCKS).prepare(request, prepared)
+    assert (prepared.model, prepared.is_stream) == ("big", True)
 
 
 @pytest.mark.parametrize("value", [b'"\xff"', b"1e999", b"{" + b'"\xff":1}'])

@@ -1,9 +1,17 @@
 """What the gateway must be told about an engine before it can talk to it."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
+
+from headstart.routing.breaker import BreakerConfig
 
 EngineKind = Literal["vllm", "sglang", "openai", "anthropic", "embedded", "openai-compatible"]
+
+OWN_KINDS: Final = frozenset({"vllm", "sglang", "embedded"})
+"""Engines that the operator runs: a token asked of them is free, and they count their work."""
+
+OWN_MAKERS: Final = frozenset({"vllm", "sglang", "headstart"})
+"""Who such an engine says owns its models, by which one of another kind is known as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +59,7 @@ class UpstreamConfig:
 
 @dataclass(frozen=True, slots=True)
 class HealthConfig:
-    """How often a replica is asked whether it is there.
+    """How a replica is found unfit, and how it returns.
 
     Attributes:
         up_interval_s: between checks of a replica that answered the last one.
@@ -59,8 +67,17 @@ class HealthConfig:
             is in use within two seconds.
         timeout_s: a check that takes longer has failed; a replica that sent anything since the
             check before is given a second one.
+        stall_s: a replica that owes answers and of which nothing moves for so long has stalled.
+            Longer than any step of an engine: 2,048 tokens of prefill take 9 s on a processor
+            without bfloat16, and 1 s or less on what most engines run on. 0 looks at none.
+        slow_start_s: from a return to the full share of requests. Its cache is cold then and all
+            its prefixes would come at once; long enough to prefill the most used of them.
+        breaker: which failures are too many.
     """
 
     up_interval_s: float = 5.0
     down_interval_s: float = 1.0
     timeout_s: float = 5.0
+    stall_s: float = 10.0
+    slow_start_s: float = 10.0
+    breaker: BreakerConfig = field(default_factory=BreakerConfig)

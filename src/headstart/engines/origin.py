@@ -11,7 +11,6 @@ from headstart.errors import ConfigError
 from headstart.wire.http1 import (
     CONNECTION_FIELDS,
     Request,
-    forwarded_lines,
     request_head,
 )
 
@@ -110,8 +109,7 @@ class Origin:
             request: the client's; what belongs to its connection or is ours to say is replaced.
             num_body_bytes: 0 sends a Content-Length only where the method wants one.
         """
-        lines = forwarded_lines(request.lines, request.fields, self._drop)
-        lines.append(self._fixed_lines)
+        lines = request.header.forwarded(self._drop) + self._fixed_lines
         method = request.method
         has_length = num_body_bytes > 0 or method in _BODY_METHODS
         target = self._prefix + request.target if self._prefix else request.target

@@ -18,7 +18,7 @@ from headstart.engines.base import UpstreamConfig
 from headstart.engines.origin import Origin
 from headstart.errors import UpstreamError, UpstreamTimeout
 from headstart.wire.http1 import ResponseHead
-from headstart.wire.http1_parse import ResponseReader
+from headstart.wire.http1_responses import ResponseReader
 
 
 class ResponseSink(Protocol):
@@ -40,11 +40,17 @@ class ResponseSink(Protocol):
         """Hear that the response will not be completed, and nothing more."""
         ...
 
+    def engine_stalled(self) -> None:
+        """Hear that nothing of the engine moves; the call goes on unless the sink aborts it."""
+        ...
+
 
 class Call:
     """One attempt to get one response from one engine.
 
     Attributes:
+        has_begun: a part of the response's body came.
+        is_fresh: and that since the last sweep, so that there is nothing to note.
         is_sent: the request was handed to a connection; the engine may have seen it.
         is_reused: that connection had served another call before.
     """
@@ -57,6 +63,8 @@ class Call:
         "_is_paused",
         "_limit_s",
         "_pool",
+        "has_begun",
+        "is_fresh",
         "is_reused",
         "is_sent",
         "method",
@@ -79,8 +87,15 @@ class Call:
         self.method = method
         self.payload = payload
         self.sink = sink
+        self.has_begun = False
+        self.is_fresh = False
         self.is_sent = False
         self.is_reused = False
+
+    @property
+    def is_waiting(self) -> bool:
+        """The engine owes bytes: it has the request, and the client takes what comes."""
+        return self.is_sent and not self._is_paused
 
     def abort(self) -> None:
         """Give the call up; its connection is closed, so that the engine stops working on it."""
@@ -125,11 +140,14 @@ class Call:
 
     def progressed(self) -> None:
         """Note that a piece of the body came."""
+        self.has_begun = True
+        self.is_fresh = True
         self._limit_s = self._pool.config.between_chunks_s
         self._has_progress = True
 
     def expire(self, now: float) -> bool:
         """Return whether the present phase has lasted too long; a slow client stops the time."""
+        self.is_fresh = False
         if self._has_progress or self._is_paused:
             self._has_progress = False
             self._deadline = now + self._limit_s
@@ -187,7 +205,8 @@ class _Connection(asyncio.Protocol):
         if reader.is_complete:
             self._finish(call, None if had_head else head, body)
             return
-        if body:  # not for the head: engines send it at once and then prefill, first_byte_s long
+        # Not for the head: engines send it at once and then prefill, first_byte_s long.
+        if body and not call.is_fresh:
             call.progressed()
         call.sink.response_received(None if had_head else head, body, is_complete=False)
 
@@ -271,9 +290,27 @@ class UpstreamPool:
         return len(self._idle)
 
     @property
+    def num_connections(self) -> int:
+        """Open connections, idle or not."""
+        return len(self._connections)
+
+    @property
     def num_calls(self) -> int:
         """Calls that have not ended."""
         return len(self._calls)
+
+    def num_waiting(self) -> tuple[int, int]:
+        """Return to how many calls the engine owes bytes, and how many of these have begun.
+
+        Cost: O(calls).
+        """
+        begun = [call.has_begun for call in self._calls if call.is_waiting]
+        return len(begun), sum(begun)
+
+    def engine_stalled(self) -> None:
+        """Tell the sinks of all calls that nothing of the engine moves."""
+        for call in [call for call in self._calls if call.is_waiting]:
+            call.sink.engine_stalled()
 
     def call(self, method: str, payload: tuple[bytes, ...], sink: ResponseSink) -> Call:
         """Send a request; `sink` hears of the response, but nothing before this returns.

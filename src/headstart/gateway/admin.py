@@ -7,7 +7,7 @@ a request's path. It shares the event loop with the data path, so what takes lon
 import asyncio
 import hashlib
 import hmac
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from itertools import chain
 from urllib.parse import urlsplit, urlunsplit
 
@@ -15,45 +15,36 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
-from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 
 from headstart import __version__
 from headstart.accounting.exposition import CONTENT_TYPE, render_metrics
-from headstart.accounting.metrics import RequestMetrics
-from headstart.accounting.recorder import Recorder
 from headstart.errors import BadRequest, HeadstartError, NotFound, Unauthorized
-from headstart.gateway.state import GatewayState, ReplicaStatus
+from headstart.gateway.families import gateway_families
+from headstart.gateway.overview import AdminSource
+from headstart.gateway.state import ReplicaStatus
 
 _OPEN_PATHS = frozenset(("/health", "/ready"))
 """Answered without the key: probes have none, and these say nothing but yes or no."""
 
-_PATHS_HINT = "the admin port has /health, /ready, /metrics and /replicas"
+_PATHS_HINT = (
+    "the admin port has /health, /ready, /metrics, /replicas and "
+    "POST /replicas/NAME/drain and /replicas/NAME/resume"
+)
 
 _CLOSE_S = 1.0
 """How long a request on the admin port may go on when the process ends."""
 
 
 class AdminServer:
-    """Serves the admin port of one gateway.
+    """Serves the admin port of one gateway, of however many processes.
 
     Args:
-        state: the gateway as it lets others see it.
-        metrics: the counters over requests.
-        recorder: for its statistics.
+        source: what it shows.
         key: bearer token that all but the probes must bring; None asks for none.
     """
 
-    def __init__(
-        self,
-        state: GatewayState,
-        metrics: RequestMetrics,
-        recorder: Recorder,
-        *,
-        key: str | None = None,
-    ) -> None:
-        self._state = state
-        self._metrics = metrics
-        self._recorder = recorder
+    def __init__(self, source: AdminSource, *, key: str | None = None) -> None:
+        self._source = source
         self._process = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self._process)
@@ -76,35 +67,46 @@ class AdminServer:
         await self._runner.cleanup()
 
     def _app(self, key: str | None) -> web.Application:
-        app = web.Application(middlewares=[_errors, _key_check(key)])
+        app = web.Application(middlewares=[_errors, _own_pages_only, _key_check(key)])
         app.router.add_get("/health", self._health)
         app.router.add_get("/ready", self._ready)
         app.router.add_get("/metrics", self._metrics_text)
         app.router.add_get("/replicas", self._replicas)
+        # A name may have colons and slashes.
+        app.router.add_post("/replicas/{name:.+}/{order:drain|resume}", self._drain_or_resume)
         return app
 
     async def _health(self, _request: web.Request) -> web.Response:
         return _json({"status": "ok", "version": __version__})
 
     async def _ready(self, _request: web.Request) -> web.Response:
-        if self._state.is_ready:
+        status = await self._source.status()
+        if status.is_ready:
             return _json({"status": "ready"})
-        return _json({"status": "draining" if self._state.is_draining else "no replica"}, 503)
+        return _json({"status": "draining" if status.is_draining else "no replica"}, 503)
 
     async def _metrics_text(self, _request: web.Request) -> web.Response:
-        # Copied here, where the counters change; written on a thread, because a thousand series
-        # take half a second, which clients of the data port would feel.
-        snapshot = self._metrics.snapshot()
+        overview = await self._source.overview()
+        # On a thread, because a thousand series take half a second, which clients of the data
+        # port would feel.
         text = await asyncio.to_thread(
             render_metrics,
-            snapshot,
-            self._recorder.statistics(),
-            chain(list(_gateway_families(self._state)), self._process.collect()),
+            overview.requests,
+            overview.recorder,
+            chain(gateway_families(overview), self._process.collect()),
         )
         return web.Response(body=text, headers={"content-type": CONTENT_TYPE})
 
     async def _replicas(self, _request: web.Request) -> web.Response:
-        return _json({"data": [_replica_json(replica) for replica in self._state.replicas()]})
+        status = await self._source.status()
+        return _json({"data": [_replica_json(replica) for replica in status.replicas]})
+
+    async def _drain_or_resume(self, request: web.Request) -> web.Response:
+        name, order = request.match_info["name"], request.match_info["order"]
+        await self._source.set_replica_draining(name, is_draining=order == "drain")
+        status = await self._source.status()
+        shown = [_replica_json(each) for each in status.replicas if each.name == name]
+        return _json({"data": shown})
 
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -119,8 +121,18 @@ async def _errors(request: web.Request, handler: _Handler) -> web.StreamResponse
         return _error_json(error)
     except web.HTTPNotFound:
         return _error_json(NotFound(f"there is no {request.path} here; {_PATHS_HINT}"))
-    except web.HTTPMethodNotAllowed:
-        return _error_json(BadRequest(f"{request.path} answers GET only"), status=405)
+    except web.HTTPMethodNotAllowed as wrong:
+        allowed = " and ".join(sorted(wrong.allowed_methods))
+        return _error_json(BadRequest(f"{request.path} answers {allowed} only"), status=405)
+
+
+@web.middleware
+async def _own_pages_only(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    """Refuse orders that a browser sends for another site's page, which need no key to come."""
+    origin = request.headers.get("origin")
+    if request.method == "POST" and origin and urlsplit(origin).netloc != request.host:
+        return _error_json(BadRequest(f"pages of {origin[:200]!r} cannot give orders"), status=403)
+    return await handler(request)
 
 
 def _key_check(key: str | None) -> Middleware:
@@ -138,36 +150,6 @@ def _key_check(key: str | None) -> Middleware:
     return check
 
 
-def _gateway_families(state: GatewayState) -> Iterator[Metric]:
-    build = InfoMetricFamily("headstart_build", "The running headstart.")
-    build.add_metric((), {"version": __version__})
-    yield build
-    for name, documentation, value in (
-        (
-            "headstart_open_requests",
-            "Requests not yet answered completely.",
-            state.num_open_requests,
-        ),
-        ("headstart_client_connections", "Open client connections.", state.num_client_connections),
-        ("headstart_draining", "1 while new requests are refused.", int(state.is_draining)),
-    ):
-        yield GaugeMetricFamily(name, documentation, value)
-    available = GaugeMetricFamily(
-        "headstart_replica_available", "1 if requests may be sent to it.", labels=("replica",)
-    )
-    in_flight = GaugeMetricFamily(
-        "headstart_replica_in_flight", "Requests sent to it and not finished.", labels=("replica",)
-    )
-    in_flight_bytes = GaugeMetricFamily(
-        "headstart_replica_in_flight_bytes", "Prompt bytes of these.", labels=("replica",)
-    )
-    for replica in state.replicas():
-        available.add_metric((replica.name,), int(replica.is_available))
-        in_flight.add_metric((replica.name,), replica.in_flight)
-        in_flight_bytes.add_metric((replica.name,), replica.in_flight_bytes)
-    yield from (available, in_flight, in_flight_bytes)
-
-
 def _replica_json(replica: ReplicaStatus) -> dict[str, object]:
     parts = urlsplit(replica.url)
     url = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
@@ -177,10 +159,13 @@ def _replica_json(replica: ReplicaStatus) -> dict[str, object]:
         "kind": replica.kind,
         "models": replica.models,
         "is_available": replica.is_available,
+        "state": replica.state,
         "reason": replica.reason,
         "in_flight": replica.in_flight,
         "in_flight_bytes": replica.in_flight_bytes,
         "idle_connections": replica.idle_connections,
+        "connections": replica.connections,
+        "weight": round(replica.weight, 3),
     }
 
 

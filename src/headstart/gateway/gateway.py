@@ -2,32 +2,40 @@
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from collections.abc import Sequence
+from math import inf
 from typing import Final
 
 from headstart.accounting.tenant import Tenant
+from headstart.accounting.tenant_counts import TenantCounts
 from headstart.clock import Clock, SystemClock
 from headstart.engines.base import HealthConfig, ReplicaConfig, UpstreamConfig
 from headstart.engines.origin import Origin
 from headstart.engines.upstream import UpstreamPool
+from headstart.gateway.acceptor import ConnectionBoard
 from headstart.gateway.auth import Authenticator
-from headstart.gateway.exchange import DataPath, RecordSink
+from headstart.gateway.data_path import DataPath, RecordSink
 from headstart.gateway.handler import Handler
+from headstart.gateway.limits import TenantLimiter
 from headstart.gateway.monitor import Monitor, Watched
 from headstart.gateway.prepare import Preparer, TemplateApplier, TemplatedBody
 from headstart.gateway.server import DataServer
-from headstart.gateway.state import ReplicaStatus
+from headstart.gateway.state import GatewayStatus, ReplicaStatus
 from headstart.gateway.sweeper import Sweeper
+from headstart.gateway.waiting import WaitingRoom
 from headstart.routing.build import build_policy
 from headstart.routing.config import RoutingConfig
 from headstart.routing.fleet import Fleet
-from headstart.routing.replica import Replica
+from headstart.routing.queue import QueueConfig
+from headstart.routing.replica import Replica, Standing
 from headstart.wire.http1 import HttpLimits
 
 __all__ = ["Gateway", "RecordSink", "TemplateApplier", "TemplatedBody"]
 
 _DEFAULT_ROUTING: Final = RoutingConfig()
+_DEFAULT_QUEUE: Final = QueueConfig()
 _DEFAULT_UPSTREAM: Final = UpstreamConfig()
 _DEFAULT_HEALTH: Final = HealthConfig()
 _DEFAULT_LIMITS: Final = HttpLimits()
@@ -47,7 +55,9 @@ class Gateway:
         replicas: engines in front of which it stands, at least one.
         recorder: takes one record per request; neither started nor closed here.
         routing: policy and parameters.
+        queue: when requests wait for a replica, and how many.
         tenants: who may use it; empty means no authentication.
+        tenant_counts: of these tenants, shared with other processes; None to count alone.
         apply_template: resolves `prompt: {id, version, variables}`; None answers such requests 400.
         upstream: deadlines and pool size.
         health: how replicas are checked.
@@ -65,7 +75,9 @@ class Gateway:
         replicas: Sequence[ReplicaConfig],
         recorder: RecordSink,
         routing: RoutingConfig = _DEFAULT_ROUTING,
+        queue: QueueConfig = _DEFAULT_QUEUE,
         tenants: Sequence[Tenant] = (),
+        tenant_counts: TenantCounts | None = None,
         apply_template: TemplateApplier | None = None,
         upstream: UpstreamConfig = _DEFAULT_UPSTREAM,
         health: HealthConfig = _DEFAULT_HEALTH,
@@ -81,7 +93,9 @@ class Gateway:
             )
             for each in replicas
         }
-        self._monitor = Monitor(self._fleet, replicas, self._pools, health)
+        self._monitor = Monitor(self._fleet, replicas, self._pools, health, clock)
+        self._limiter = TenantLimiter(tenants, tenant_counts)
+        self._waiting = WaitingRoom(self._fleet, queue, clock)
         path = DataPath(
             authenticator=authenticator,
             preparer=Preparer(apply_template, routing.prefix_hash),
@@ -91,20 +105,26 @@ class Gateway:
             watch=self._monitor,
             recorder=recorder,
             clock=clock,
+            limiter=self._limiter if self._limiter.has_limits else None,
+            waiting=self._waiting if queue.max_in_flight is not None else None,
         )
         self._handler = Handler(path, self, self._monitor.told_models)
         self._server = DataServer(self._handler, limits, clock)
         self._sweeper = Sweeper(
-            [self._server.sweep, *(pool.sweep for pool in self._pools.values())],
-            _sweep_interval(upstream, limits),
+            [
+                self._server.sweep,
+                *(pool.sweep for pool in self._pools.values()),
+                self._monitor.sweep,
+                self._limiter.sweep,
+                self._waiting.sweep,
+            ],
+            _sweep_interval(upstream, limits, health),
             clock,
         )
         self._drain_s = drain_s
         self._watching: asyncio.Task[None] | None = None
 
-    async def start(
-        self, host: str, port: int, *, reuse_port: bool = False, tls: ssl.SSLContext | None = None
-    ) -> int:
+    async def start(self, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> int:
         """Check every replica, then listen; return the bound port.
 
         The first checks are given two seconds: who is told of the port then finds the replicas
@@ -113,19 +133,48 @@ class Gateway:
         Args:
             host: address to listen on.
             port: 0 lets the system choose.
-            reuse_port: let several processes share the port.
             tls: serve https with this context.
         """
-        bound = await self._server.bind(host, port, reuse_port=reuse_port, tls=tls)
+        bound = await self._server.bind(host, port, tls=tls)
+        await self._begin()
+        return bound
+
+    async def start_shared(
+        self,
+        sockets: Sequence[socket.socket],
+        board: ConnectionBoard,
+        *,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """Start as `start` does, on a port that other processes serve, too.
+
+        Args:
+            sockets: bound, not blocking; closed in the end.
+            board: how many connections each process holds.
+            tls: serve https with this context.
+        """
+        self._server.share(sockets, board, tls=tls)
+        await self._begin()
+
+    async def _begin(self) -> None:
         self._sweeper.start()
         self._watching = asyncio.get_running_loop().create_task(self._monitor.run(), name="monitor")
         await self._monitor.checked(_FIRST_CHECKS_S)
         await self._server.listen()
-        return bound
+
+    async def retire(self) -> None:
+        """Leave a shared port to the other processes; wait until open requests have finished.
+
+        Nothing is refused, because that would be for no reason: what has connected here is served
+        once more, and the next connection goes to another process.
+        """
+        self._server.leave()
+        await self._server.drain(self._drain_s)
 
     async def drain(self) -> None:
         """Refuse new requests and wait until open ones have finished, at most `drain_s`."""
         self._handler.is_draining = True
+        self._server.rejoin()  # a refusal in form says more than a connection that is not taken
         await self._server.drain(self._drain_s)
 
     async def close(self) -> None:
@@ -134,6 +183,7 @@ class Gateway:
             self._watching.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watching
+        self._waiting.close()  # or the end of each request would send on another
         await self._server.close()
         self._sweeper.stop()
         for pool in self._pools.values():
@@ -146,8 +196,9 @@ class Gateway:
 
     @property
     def is_ready(self) -> bool:
-        """At least one replica is available and the gateway is not draining."""
-        return not self.is_draining and any(each.is_available for each in self._fleet.replicas)
+        """A request would find a replica, and the gateway is not draining."""
+        replicas = self._fleet.replicas
+        return not self.is_draining and any(each.standing is not Standing.OUT for each in replicas)
 
     @property
     def num_open_requests(self) -> int:
@@ -163,6 +214,35 @@ class Gateway:
         """Return every configured replica's status, in the order of the configuration."""
         return [_status(watched) for watched in self._monitor.watched]
 
+    def drain_replica(self, name: str) -> None:
+        """Send the replica `name` no new requests; open ones finish.
+
+        Raises:
+            NotFound: there is no such replica.
+        """
+        self._monitor.set_draining(name, is_draining=True)
+
+    def resume_replica(self, name: str) -> None:
+        """Use a drained replica again.
+
+        Raises:
+            NotFound: there is no such replica.
+        """
+        self._monitor.set_draining(name, is_draining=False)
+
+    def status(self) -> GatewayStatus:
+        """Return everything that others see of it, at one moment."""
+        return GatewayStatus(
+            is_draining=self.is_draining,
+            is_ready=self.is_ready,
+            num_open_requests=self.num_open_requests,
+            num_client_connections=self.num_client_connections,
+            replicas=tuple(self.replicas()),
+            num_waiting=self._waiting.num_waiting,
+            num_waiting_bytes=self._waiting.num_waiting_bytes,
+            limits=tuple(self._limiter.used()),
+        )
+
 
 def _status(watched: Watched) -> ReplicaStatus:
     replica = watched.replica
@@ -172,14 +252,18 @@ def _status(watched: Watched) -> ReplicaStatus:
         kind=watched.config.kind,
         models=tuple(sorted(replica.models)),
         is_available=replica.is_available,
-        reason=watched.reason,
+        reason=watched.health.reason,
         in_flight=replica.in_flight,
         in_flight_bytes=replica.in_flight_bytes,
         idle_connections=watched.pool.num_idle,
+        connections=watched.pool.num_connections,
+        state=watched.state.value,
+        weight=replica.weight,
+        transitions={state.value: count for state, count in watched.transitions.items()},
     )
 
 
-def _sweep_interval(upstream: UpstreamConfig, limits: HttpLimits) -> float:
+def _sweep_interval(upstream: UpstreamConfig, limits: HttpLimits, health: HealthConfig) -> float:
     shortest = min(
         upstream.connect_s,
         upstream.first_byte_s,
@@ -189,5 +273,6 @@ def _sweep_interval(upstream: UpstreamConfig, limits: HttpLimits) -> float:
         limits.body_s,
         limits.keep_alive_s,
         limits.stall_s,
+        health.stall_s or inf,
     )
     return min(_MAX_SWEEP_S, shortest / 4)

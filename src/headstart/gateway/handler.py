@@ -18,7 +18,8 @@ from urllib.parse import unquote
 from headstart.accounting.record import RequestRecord
 from headstart.errors import HeadstartError, NotFound, UpstreamUnavailable
 from headstart.gateway.connection import ClientConnection
-from headstart.gateway.exchange import DataPath, Exchange
+from headstart.gateway.data_path import DataPath
+from headstart.gateway.exchange import Exchange
 from headstart.gateway.prepare import CHAT_PATH, COMPLETIONS_PATH
 from headstart.gateway.respond import (
     error_response,
@@ -139,7 +140,7 @@ class Handler:
     def _answer_models(
         self, request: Request, client: ClientConnection, request_id: str, accepted_at: float
     ) -> None:
-        tenant = self._path.authenticator.tenant_of(request.fields).name
+        tenant = self._path.authenticator.tenant_of(request.header.fields).name
         entries = merged_models(self._path.fleet.models(), self._told_models())
         value: object = {"object": "list", "data": entries}
         if request.path != _MODELS_PATH:

@@ -1,7 +1,14 @@
-"""Whether replicas are there, and what they serve.
+"""Keeps what routing knows of each replica's health true: it asks, listens and steps the time.
 
-One task per replica asks GET /v1/models, often while the replica is down, seldom while it is up,
-and at once when a request had trouble with it. A check carries no body and nothing of a client's.
+Per replica there are two tasks, and nothing on a request's path:
+
+    check   asks GET /v1/models, often while the replica is down, seldom while it is up, and at
+            once when a request had trouble with it
+    prove   asks what a frozen engine cannot fake, when there is reason to doubt: whether its
+            counters move and whether it generates a token
+
+A sweep a few times a second sees whether requests that wait are getting bytes, lets time pass in
+each replica's health and tells the fleet. What the facts mean is `routing.health`'s to say.
 """
 
 import asyncio
@@ -9,24 +16,42 @@ import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
 import msgspec
 
-from headstart.engines.base import HealthConfig, ReplicaConfig
-from headstart.engines.upstream import UpstreamPool
-from headstart.errors import UpstreamError, UpstreamTimeout
+from headstart.clock import Clock
+from headstart.engines.base import OWN_KINDS, OWN_MAKERS, HealthConfig, ReplicaConfig
+from headstart.engines.upstream import Call, UpstreamPool
+from headstart.errors import NotFound, UpstreamError, UpstreamTimeout
+from headstart.gateway.probe import Probe
 from headstart.routing.fleet import Fleet
+from headstart.routing.health import HealthState, ReplicaHealth
 from headstart.routing.replica import Replica
 from headstart.types import JsonObject
-from headstart.wire.http1 import Request, ResponseHead
 
 _log = logging.getLogger(__name__)
 
-_LIST_MODELS: Final = Request(
-    "GET", b"/v1/models", [(b"accept", b"accept: application/json\r\n")], {}
-)
-_MAX_LIST_BYTES: Final = 4 * 1024 * 1024
+_TRIED: Final = frozenset({HealthState.STALLED, HealthState.HALF_OPEN})
+"""States that a trial of our own may end."""
+
+_WELL: Final = frozenset({HealthState.AVAILABLE, HealthState.WARMING})
+
+_SILENT: Final = frozenset({HealthState.STALLED, HealthState.DOWN})
+"""States in which silence means that an answer will not come."""
+
+_TRIAL_S: Final = 10.0
+"""After so long a trial is sent anew: the engine may be another one, which never got the first."""
+
+_LOOK_SHARE: Final = 0.25
+"""A replica is looked at when it has been silent for this share of `stall_s`: early, because a look
+costs little, and a verdict needs the whole of it besides."""
+
+_MIN_STREAMS: Final = 2
+_STREAMS_STALLS: Final = 3
+"""Where nothing but streams can be watched, so many must fall silent, for so many times `stall_s`:
+one model may think for long, several do not pause together."""
 
 
 class _ModelList(msgspec.Struct):
@@ -43,32 +68,49 @@ class Watched:
     Attributes:
         replica: the router's view of it.
         config: the operator's.
-        pool: connections to it.
-        reason: why it cannot be used; empty if it can.
+        pool: the connections of requests.
+        probe: asks it.
+        health: collects the facts.
         models: the entries of its own list, by name.
         is_late: its last check was not answered in time.
+        has_shown_life: a byte of an answer came since the last check.
+        silent_since: when it was last known to be getting on, if it owes bytes.
+        looked_at: when it was last looked at closely.
+        state: the last one that was told.
+        transitions: how often it came to each state.
         wake: set to check it now.
         is_checked: set once the first check has ended.
+        doubt: set to have it proved.
     """
 
     replica: Replica
     config: ReplicaConfig
     pool: UpstreamPool
-    reason: str = "not checked yet"
+    probe: Probe
+    health: ReplicaHealth
     models: dict[str, JsonObject] = field(default_factory=dict)
     is_late: bool = False
+    has_shown_life: bool = False
+    silent_since: float | None = None
+    looked_at: float = -inf
+    state: HealthState = HealthState.DOWN
+    transitions: dict[HealthState, int] = field(
+        default_factory=lambda: dict.fromkeys(HealthState, 0)
+    )
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     is_checked: asyncio.Event = field(default_factory=asyncio.Event)
+    doubt: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Monitor:
-    """Keeps the fleet's availability and models true.
+    """Keeps the fleet's standings, weights and models true.
 
     Args:
         fleet: told what was found.
         configs: the replicas, in the fleet's order.
-        pools: connections, by replica name.
-        health: how often to check.
+        pools: the connections of requests, by replica name.
+        health: how often to check, and what to make of it.
+        clock: monotonic readings, on the scale of `sweep`'s.
     """
 
     def __init__(
@@ -77,15 +119,23 @@ class Monitor:
         configs: Sequence[ReplicaConfig],
         pools: Mapping[str, UpstreamPool],
         health: HealthConfig,
+        clock: Clock,
     ) -> None:
         self._fleet = fleet
-        self._health = health
+        self._config = health
+        self._clock = clock
         self._watched = {
-            config.name: Watched(replica, config, pools[config.name])
+            config.name: Watched(
+                replica,
+                config,
+                pools[config.name],
+                Probe(pools[config.name]),
+                ReplicaHealth(health.breaker, health.slow_start_s),
+            )
             for replica, config in zip(fleet.replicas, configs, strict=True)
         }
-        for replica in fleet.replicas:
-            fleet.set_available(replica, False)
+        for watched in self._watched.values():
+            self._settle(watched)
 
     @property
     def watched(self) -> list[Watched]:
@@ -96,15 +146,69 @@ class Monitor:
         """Return each engine's own list of models, by name."""
         return [watched.models for watched in self._watched.values()]
 
-    def unreachable(self, replica: Replica, reason: str) -> None:
-        """Hear that no connection could be made; it is not used until it answers again."""
-        watched = self._watched[replica.name]
-        self._set_down(watched, reason)
-        watched.wake.set()
+    # From requests.
 
-    def suspect(self, replica: Replica) -> None:
-        """Hear that it dropped a connection; it is checked at once."""
-        self._watched[replica.name].wake.set()
+    def trial_begun(self, replica: Replica) -> None:
+        """Hear that a request goes to a replica that is on trial."""
+        watched = self._watched[replica.name]
+        watched.health.trial_begun()
+        self._settle(watched)
+
+    def trial_ended(self, replica: Replica) -> None:
+        """Hear that this request has ended, whether or not an answer came."""
+        watched = self._watched[replica.name]
+        watched.health.trial_ended()
+        self._settle(watched)
+
+    def answered(self, replica: Replica, status: int) -> None:
+        """Hear of an answer; one below 500 need only be told while `replica.is_suspect`."""
+        watched, now = self._watched[replica.name], self._clock.monotonic()
+        if status >= 500:
+            watched.health.failed(now, f"it answered {status}")
+        else:
+            watched.health.succeeded(now)
+        self._settle(watched)
+
+    def failed(self, replica: Replica, call: Call, error: UpstreamError) -> None:
+        """Hear that a call to it failed; it is checked at once."""
+        watched = self._watched[replica.name]
+        is_late = isinstance(error, UpstreamTimeout)
+        if not call.is_sent and not is_late:
+            watched.health.failed_check(error.message)
+        elif is_late or call.has_begun or not call.is_reused:
+            # A kept connection that was closed under a request says nothing of the engine.
+            watched.health.failed(self._clock.monotonic(), error.message)
+        watched.wake.set()
+        self._settle(watched)
+
+    # From the operator.
+
+    def set_draining(self, name: str, *, is_draining: bool) -> None:
+        """Take the replica `name` out without dropping its open requests, or put it back.
+
+        Raises:
+            NotFound: there is no such replica.
+        """
+        watched = self._watched.get(name)
+        if watched is None:
+            known = ", ".join(self._watched)
+            raise NotFound(f"There is no replica {name[:200]!r}; there are: {known}.")
+        watched.health.is_draining = is_draining
+        self._settle(watched)
+
+    # Time.
+
+    async def run(self) -> None:
+        """Check every replica, and prove those in doubt, until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for watched in self._watched.values():
+                    name = watched.config.name
+                    group.create_task(self._check_often(watched), name=f"check {name}")
+                    group.create_task(self._prove_in_doubt(watched), name=f"prove {name}")
+        finally:
+            for watched in self._watched.values():
+                await watched.probe.close()
 
     async def checked(self, within_s: float) -> None:
         """Wait until every replica has been checked once, at most `within_s`."""
@@ -113,125 +217,175 @@ class Monitor:
                 for watched in self._watched.values():
                     await watched.is_checked.wait()
 
-    async def run(self) -> None:
-        """Check every replica until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for watched in self._watched.values():
-                group.create_task(self._watch(watched), name=f"monitor {watched.config.name}")
+    def sweep(self, now: float) -> None:
+        """See which replicas owe bytes and send none, and let time pass.
 
-    async def _watch(self, watched: Watched) -> None:
+        Args:
+            now: monotonic seconds.
+        """
+        for watched in self._watched.values():
+            watched.probe.sweep(now)
+            if self._config.stall_s:
+                self._watch_silence(watched, now)
+            self._settle(watched)
+            if watched.health.condition in _TRIED and watched.health.is_own_trial:
+                watched.doubt.set()
+
+    def _watch_silence(self, watched: Watched, now: float) -> None:
+        pool, replica, health = watched.pool, watched.replica, watched.health
+        # Errors, heads and pings come from the server before an engine, which its freezing does
+        # not stop. Of others we know no better than their bytes.
+        has_progressed = replica.has_progressed if health.is_own_trial else pool.has_received
+        watched.has_shown_life |= pool.has_received
+        pool.has_received = replica.has_progressed = False
+        if has_progressed:
+            watched.silent_since = None
+            health.moved()
+            return
+        num_waiting, num_begun = pool.num_waiting()
+        if not num_waiting:
+            watched.silent_since = None
+        elif watched.silent_since is None:
+            watched.silent_since = now
+        elif now - watched.silent_since >= _LOOK_SHARE * self._config.stall_s:
+            self._doubt(watched, num_begun, now)
+
+    def _doubt(self, watched: Watched, num_begun: int, now: float) -> None:
+        """Act on a silence that has lasted for a while."""
+        assert watched.silent_since is not None
+        silence_s, stall_s = now - watched.silent_since, self._config.stall_s
+        condition, is_own = watched.health.condition, watched.health.is_own_trial
+        if condition in _SILENT:
+            # A provider whose list of models fails may be at work on what it has all the same.
+            if is_own or watched.is_late:
+                watched.pool.engine_stalled()
+        elif condition in _WELL:
+            if is_own and now - watched.looked_at >= _LOOK_SHARE * stall_s:
+                watched.doubt.set()
+            if num_begun >= _MIN_STREAMS and silence_s >= _STREAMS_STALLS * stall_s:
+                reason = f"all its {num_begun} streams were silent for {silence_s:.0f} s"
+                watched.health.silenced(now, reason)
+
+    # Checks.
+
+    async def _check_often(self, watched: Watched) -> None:
         while True:
             watched.wake.clear()
-            await self.check(watched)
-            is_up = watched.replica.is_available
+            is_up = await self._check(watched)
+            config = self._config
             is_well = is_up and not watched.is_late
-            pause_s = self._health.up_interval_s if is_well else self._health.down_interval_s
+            pause_s = config.up_interval_s if is_well else config.down_interval_s
             if not is_up:
                 # A request found it unreachable and woke us; it is no use asking again at once.
                 await asyncio.sleep(pause_s)
                 continue
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await watched.wake.wait()
-            except TimeoutError:
-                pass
 
-    async def check(self, watched: Watched) -> None:
-        """Ask one replica and tell the fleet."""
+    async def _check(self, watched: Watched) -> bool:
+        """Ask one replica for its models; returns whether it can be used."""
+        trouble = ""
         try:
-            status, body = await self._ask(watched.pool)
+            status, body = await watched.probe.models(self._config.timeout_s)
         except UpstreamTimeout as error:
             # An engine that computes on the processor that answers checks can be late once; one
             # that is late again, or from which nothing came at all, is of no use.
-            if watched.is_late or not watched.pool.has_received:
-                self._set_down(watched, error.message)
+            if watched.is_late or not (watched.has_shown_life or watched.pool.has_received):
+                trouble = error.message
             watched.is_late = True
         except UpstreamError as error:
-            self._set_down(watched, error.message)
+            trouble = error.message
         else:
             watched.is_late = False
-            self._judge(watched, status, body)
-        watched.pool.has_received = False
+            trouble = _trouble_of(status)
+            if not trouble:
+                self._read_models(watched, body if status == 200 else b"")
+                watched.health.answered_check()
+        if trouble:
+            watched.health.failed_check(trouble)
+        watched.has_shown_life = False
         watched.is_checked.set()
+        self._settle(watched)
+        return not trouble
 
-    def _judge(self, watched: Watched, status: int, body: bytes) -> None:
-        if status in (401, 403):
-            self._set_down(watched, f"it refuses our key ({status}); check api_key_env")
-        elif status >= 500:
-            self._set_down(watched, f"GET /v1/models answers {status}")
-        else:
-            self._set_up(watched, body if status == 200 else b"")
-
-    async def _ask(self, pool: UpstreamPool) -> tuple[int, bytes]:
-        limit = self._health.timeout_s
-        try:
-            async with asyncio.timeout(limit):
-                while True:
-                    answer = await _fetch(pool)
-                    if answer is not None:
-                        return answer
-        except TimeoutError:
-            raise UpstreamTimeout(f"no answer to GET /v1/models within {limit:g} s") from None
-
-    def _set_down(self, watched: Watched, reason: str) -> None:
-        if watched.replica.is_available:
-            _log.warning("replica %s is not available: %s", watched.config.name, reason)
-        watched.reason = reason
-        self._fleet.set_available(watched.replica, False)
-
-    def _set_up(self, watched: Watched, body: bytes) -> None:
-        models = _read_models(body)
+    def _read_models(self, watched: Watched, body: bytes) -> None:
+        models = _parse_models(body)
         if models is not None:
             watched.models = models
             if not watched.config.models:
                 self._fleet.set_models(watched.replica, frozenset(models))
-        if not watched.replica.is_available:
-            _log.info("replica %s is available", watched.config.name)
-        watched.reason = ""
-        self._fleet.set_available(watched.replica, True)
+        is_own = watched.config.kind in OWN_KINDS or any(
+            entry.get("owned_by") in OWN_MAKERS for entry in watched.models.values()
+        )
+        watched.health.is_own_trial = is_own and bool(_trial_model(watched))
+
+    # Proofs.
+
+    async def _prove_in_doubt(self, watched: Watched) -> None:
+        while True:
+            await watched.doubt.wait()
+            if watched.health.condition in _TRIED:
+                await self._try_out(watched)
+            elif watched.health.condition in _WELL:
+                await self._look(watched)
+            watched.doubt.clear()  # the next sweep sets it again, if it is still in doubt
+
+    async def _try_out(self, watched: Watched) -> None:
+        """Ask for one token, and wait for it: it comes when the engine goes on."""
+        if await watched.probe.generates(_trial_model(watched), _TRIAL_S) is False:
+            await asyncio.sleep(self._config.down_interval_s)
+            return
+        watched.health.trial_passed(self._clock.monotonic())
+        self._settle(watched)
+
+    async def _look(self, watched: Watched) -> None:
+        """Look for `stall_s` whether anything of a silent replica moves."""
+        limit_s = self._config.stall_s
+        is_moving = await watched.probe.is_moving(_trial_model(watched), limit_s)
+        now, since = self._clock.monotonic(), watched.silent_since
+        watched.looked_at = now
+        if since is None or watched.replica.has_progressed:
+            return  # it has sent something meanwhile, or owes nothing more
+        if is_moving:
+            watched.silent_since = now
+        elif is_moving is not None and now - since >= limit_s:
+            watched.health.stalled(f"nothing of it moved for {now - since:.0f} s")
+            self._settle(watched)
+
+    # To the fleet.
+
+    def _settle(self, watched: Watched) -> None:
+        """Let the facts take effect, and tell of a new state once."""
+        health, replica = watched.health, watched.replica
+        health.step(self._clock.monotonic())
+        self._fleet.set_standing(replica, health.standing)
+        replica.weight = health.weight
+        replica.is_suspect = health.wants_successes
+        state = health.state
+        if state is not watched.state:
+            watched.state = state
+            watched.transitions[state] += 1
+            level = logging.INFO if state in _WELL else logging.WARNING
+            why = f": {health.reason}" if health.reason else ""
+            _log.log(level, "replica %s is %s%s", watched.config.name, state.value, why)
 
 
-def _read_models(body: bytes) -> dict[str, JsonObject] | None:
+def _trouble_of(status: int) -> str:
+    if status in (401, 403):
+        return f"it refuses our key ({status}); check api_key_env"
+    return f"GET /v1/models answers {status}" if status >= 500 else ""
+
+
+def _trial_model(watched: Watched) -> str:
+    """Return a model to try it out with: its own first one, which is no adapter."""
+    return next(iter((*watched.models, *watched.config.models)), "")
+
+
+def _parse_models(body: bytes) -> dict[str, JsonObject] | None:
     try:
         entries = _MODEL_LIST.decode(body).data
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     named = ((entry.get("id"), entry) for entry in entries)
     return {name: entry for name, entry in named if isinstance(name, str)}
-
-
-async def _fetch(pool: UpstreamPool) -> tuple[int, bytes] | None:
-    """Return status and body; None if a kept connection was closed under the question."""
-    fetch = _Fetch()
-    call = pool.call("GET", (pool.origin.head(_LIST_MODELS, 0),), fetch)
-    try:
-        return await fetch.result
-    except UpstreamError as error:
-        if isinstance(error, UpstreamTimeout) or not call.is_reused:
-            raise
-        return None  # that says nothing of the engine, and the pool has one connection less
-    finally:
-        call.abort()
-
-
-class _Fetch:
-    """A small response as a future, for checks off the data path."""
-
-    def __init__(self) -> None:
-        self.result: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
-        self._status = 0
-        self._body = bytearray()
-
-    def response_received(
-        self, head: ResponseHead | None, body: bytes, *, is_complete: bool
-    ) -> None:
-        if head is not None:
-            self._status = head.status
-        if len(self._body) + len(body) <= _MAX_LIST_BYTES:
-            self._body += body
-        if is_complete and not self.result.done():
-            self.result.set_result((self._status, bytes(self._body)))
-
-    def response_failed(self, error: UpstreamError) -> None:
-        if not self.result.done():
-            self.result.set_exception(error)

@@ -78,18 +78,23 @@ class Preparer:
         self._block_bytes = blocks.block_bytes
         self._max_blocks = blocks.leading_blocks
 
-    def prepare(self, request: Request) -> PreparedRequest:
-        """Return what to route and send.
+    def prepare(self, request: Request, prepared: PreparedRequest) -> None:
+        """Find out what to route and send.
+
+        Args:
+            request: the client's.
+            prepared: made of its body; filled in, and what was found stays if this raises.
 
         Raises:
             BadRequest: a body that has to be read is not a JSON object.
             TemplateError, NotFound: the template it names cannot be applied.
         """
         if request.path in (CHAT_PATH, COMPLETIONS_PATH):
-            return self._prepare_generation(request)
-        return self._prepare_other(request)
+            self._prepare_generation(request, prepared)
+        else:
+            self._prepare_other(request, prepared)
 
-    def _prepare_generation(self, request: Request) -> PreparedRequest:
+    def _prepare_generation(self, request: Request, prepared: PreparedRequest) -> None:
         try:
             peek = peek_request(request.body)
         except BadRequest as error:
@@ -97,8 +102,9 @@ class Preparer:
                 message = "A compressed body cannot be read; send it without Content-Encoding."
                 raise BadRequest(message) from error
             raise
-        prepared = PreparedRequest(request.body)
         if request.path == CHAT_PATH and peek.has_prompt_object():
+            prepared.model = peek.model_name()
+            prepared.is_stream = peek.is_stream()
             peek = self._fill_template(prepared)
         self._describe(prepared, peek)
         if prepared.is_stream and not peek.asks_for_usage():
@@ -107,18 +113,15 @@ class Preparer:
                 prepared.body = body
                 prepared.hides_usage = True
                 prepared.body_changes += ("stream_options",)
-        return prepared
 
-    def _prepare_other(self, request: Request) -> PreparedRequest:
+    def _prepare_other(self, request: Request, prepared: PreparedRequest) -> None:
         # Any method, any body: only a JSON object is looked at, the rest goes on as it is.
-        prepared = PreparedRequest(request.body)
         if request.body[:64].lstrip()[:1] == b"{":
             try:
                 peek = peek_request(request.body)
             except BadRequest:
-                return prepared
+                return
             self._describe(prepared, peek)
-        return prepared
 
     def _fill_template(self, prepared: PreparedRequest) -> RequestPeek:
         if self._apply_template is None:
@@ -148,10 +151,13 @@ class Preparer:
 
 
 def _is_compressed(request: Request) -> bool:
-    return request.fields.get(b"content-encoding", b"identity").lower() != b"identity"
+    return request.header.fields.get(b"content-encoding", b"identity").lower() != b"identity"
 
 
 def _ask_for_usage(body: bytes, peek: RequestPeek) -> bytes:
     if not peek.has_stream_options():
         return append_member(body, "stream_options", _USAGE_OPTIONS)
+    if peek.asks_for_continuous_usage():
+        # Without `include_usage` it has no effect, and with it the client would see the figures.
+        body = set_nested_member(body, "stream_options", "continuous_usage_stats", b"false")
     return set_nested_member(body, "stream_options", "include_usage", b"true")

@@ -4,6 +4,7 @@ Pure: bytes in, bytes out. The exchange writes what comes out.
 """
 
 from enum import Enum, auto
+from http import HTTPStatus
 from typing import Final
 
 from headstart.errors import HeadstartError
@@ -14,10 +15,9 @@ from headstart.wire.http1 import (
     Request,
     ResponseHead,
     chunk,
-    forwarded_lines,
     response_head,
 )
-from headstart.wire.openai import error_event, peek_response
+from headstart.wire.openai import error_event, says_engine_ended, usage_of
 from headstart.wire.sse import SseScanner
 
 # An engine that is itself a headstart gateway says these of itself; the client sees ours.
@@ -26,6 +26,9 @@ _REPLACED: Final = CONNECTION_FIELDS | {
     b"x-headstart-replica",
     b"x-headstart-template",
 }
+
+# Fault reports are short; what is longer is passed on as it comes.
+_MAX_FAULT_BYTES: Final = 16 * 1024
 
 # Usage is at the end of a JSON body; one larger than this is passed on without being read.
 _MAX_READ_BYTES: Final = 1024 * 1024
@@ -59,6 +62,7 @@ class ResponseRelay:
     __slots__ = (
         "_collected",
         "_is_chunked",
+        "_is_fault",
         "_is_open_ended",
         "_num_collected",
         "_scanner",
@@ -71,9 +75,11 @@ class ResponseRelay:
     def __init__(
         self, request: Request, head: ResponseHead, own_lines: bytes, *, hides_usage: bool
     ) -> None:
-        self.is_event_stream, is_json = _media(head)
+        self.is_event_stream = head.is_event_stream
         self._scanner = SseScanner(hides_usage=hides_usage) if self.is_event_stream else None
-        self._collected: list[bytes] | None = [] if is_json and head.status < 400 else None
+        self._is_fault = head.status == HTTPStatus.INTERNAL_SERVER_ERROR
+        is_read = head.is_json and (head.status < 400 or self._is_fault)
+        self._collected: list[bytes] | None = [] if is_read else None
         self._num_collected = 0
         self.is_content = False
         may_shrink = hides_usage and self.is_event_stream
@@ -87,6 +93,29 @@ class ResponseRelay:
     def has_error_event(self) -> bool:
         """Whether the engine reported an error inside the stream."""
         return self._scanner is not None and self._scanner.has_error
+
+    @property
+    def is_engine_fault(self) -> bool:
+        """Whether that error is the engine's doing, so that another one may do better."""
+        scanner = self._scanner
+        return scanner is not None and scanner.has_error and not 400 <= scanner.error_status < 500
+
+    def holds_back(self, piece: bytes) -> bool:
+        """Whether all up to `piece`, which `body` returned, does not show yet what is answered."""
+        if self._scanner is not None:
+            return not piece
+        return self._is_fault and self._num_collected < _MAX_FAULT_BYTES
+
+    @property
+    def has_engine_ended(self) -> bool:
+        """Whether the answer is an engine's word that it has ended, so that another may do."""
+        if self._scanner is not None:
+            return self._scanner.has_engine_ended
+        return (
+            self._is_fault
+            and self._collected is not None
+            and says_engine_ended(b"".join(self._collected))
+        )
 
     def body(self, data: bytes) -> bytes:
         """Return what to write for the next piece (not empty) of the body; may be empty."""
@@ -123,32 +152,22 @@ class ResponseRelay:
             return self._scanner.usage
         if not self._collected:
             return None
-        peek = peek_response(b"".join(self._collected))
-        return peek.usage_object() if peek is not None else None
+        return usage_of(b"".join(self._collected))
 
     def _frame(self, data: bytes) -> bytes:
         return chunk(data) if data and self._is_chunked else data
 
     def _head(self, request: Request, head: ResponseHead, own_lines: bytes) -> bytes:
-        lines = forwarded_lines(head.lines, head.fields, _REPLACED)
-        lines.append(own_lines)
+        lines = head.header.forwarded(_REPLACED) + own_lines
         if self._is_chunked:
-            lines.append(b"transfer-encoding: chunked\r\n")
+            lines += b"transfer-encoding: chunked\r\n"
         elif head.content_length is not None and not self._is_open_ended and head.status != 204:
-            lines.append(b"content-length: %d\r\n" % head.content_length)
+            lines += b"content-length: %d\r\n" % head.content_length
         if self.closes_connection:
-            lines.append(b"connection: close\r\n")
+            lines += b"connection: close\r\n"
         elif request.minor_version == 0:
-            lines.append(b"connection: keep-alive\r\n")
+            lines += b"connection: keep-alive\r\n"
         return response_head(head.status, head.reason, lines)
-
-
-def _media(head: ResponseHead) -> tuple[bool, bool]:
-    fields = head.fields
-    if fields.get(b"content-encoding", b"identity").lower() != b"identity":
-        return False, False  # identity was asked for; what came cannot be read
-    media = fields.get(b"content-type", b"").lower()
-    return media.startswith(b"text/event-stream"), media.startswith(b"application/json")
 
 
 def _framing(request: Request, head: ResponseHead, *, may_shrink: bool) -> Framing:

@@ -1,17 +1,17 @@
 """Responses that the gateway gives by itself: errors, liveness, readiness, the list of models."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
-from headstart.errors import HeadstartError, MethodNotAllowed, NotFound
+from headstart.errors import HeadstartError, MethodNotAllowed, NotFound, Overloaded, RateLimit
 from headstart.gateway.state import ReplicaStatus
 from headstart.wire.http1 import Request, simple_response
 from headstart.wire.openai import error_body
 
 REQUEST_ID: Final = b"x-headstart-request-id"
-_RETRY_AFTER_S: Final = b"1"
+_UNAVAILABLE_RETRY_AFTER_S: Final = b"1"
 
 
 def error_response(
@@ -28,8 +28,10 @@ def error_response(
     extra = [(REQUEST_ID, request_id.encode("ascii"))]
     if error.status == 401:
         extra.append((b"www-authenticate", b"Bearer"))  # RFC 9110 §11.6.1
-    elif error.status in (429, 503):
-        extra.append((b"retry-after", _RETRY_AFTER_S))
+    elif isinstance(error, Overloaded):
+        extra += _limit_fields(error)
+    elif error.status == 503:
+        extra.append((b"retry-after", _UNAVAILABLE_RETRY_AFTER_S))
     elif isinstance(error, MethodNotAllowed):
         extra.append((b"allow", (error.param or "").encode("ascii")))  # RFC 9110 §10.2.1
     return simple_response(
@@ -39,6 +41,14 @@ def error_response(
         is_keep_alive=not closes,
         has_body=request is None or request.method != "HEAD",
     )
+
+
+def _limit_fields(error: Overloaded) -> Iterator[tuple[bytes, bytes]]:
+    yield b"retry-after", b"%d" % error.retry_after_s  # RFC 9110 §10.2.3
+    if isinstance(error, RateLimit):
+        unit = error.unit.encode("ascii")  # as OpenAI's API names these fields
+        yield b"x-ratelimit-limit-" + unit, b"%d" % error.limit
+        yield b"x-ratelimit-remaining-" + unit, b"%d" % error.remaining
 
 
 def json_response(

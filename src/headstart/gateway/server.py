@@ -2,14 +2,20 @@
 
 import asyncio
 import contextlib
+import socket
 import ssl
+from collections.abc import Sequence
 from typing import Final
 
 from headstart.clock import Clock
+from headstart.gateway.acceptor import Acceptor, ConnectionBoard
 from headstart.gateway.connection import ClientConnection, RequestHandler
 from headstart.wire.http1 import HttpLimits
 
 _BACKLOG: Final = 1024
+
+# A request may be so long behind its connection, which would otherwise be closed under it.
+_SETTLE_S: Final = 0.25
 
 
 class DataServer:
@@ -30,6 +36,7 @@ class DataServer:
         self._clock = clock
         self._connections: set[ClientConnection] = set()
         self._server: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
         self.is_draining = False
         self._is_drained = asyncio.Event()
 
@@ -43,26 +50,57 @@ class DataServer:
         """Requests that are being answered."""
         return sum(connection.is_answering for connection in self._connections)
 
-    async def bind(
-        self, host: str, port: int, *, reuse_port: bool = False, tls: ssl.SSLContext | None = None
-    ) -> int:
+    async def bind(self, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> int:
         """Take the port and return its number; connections are refused until `listen`."""
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: ClientConnection(self._handler, self._limits, self._clock, self),
+            self._make_connection,
             host,
             port,
             backlog=_BACKLOG,
-            reuse_port=reuse_port or None,
             ssl=tls,
+            ssl_handshake_timeout=None if tls is None else self._limits.head_s,
             start_serving=False,
         )
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 
+    def share(
+        self,
+        sockets: Sequence[socket.socket],
+        board: ConnectionBoard,
+        *,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """Use a port that other processes use, too; closes its `sockets` in the end."""
+        self._acceptor = Acceptor(
+            sockets,
+            self._make_connection,
+            lambda: len(self._connections),
+            board,
+            tls=tls,
+            handshake_s=self._limits.head_s,
+        )
+
     async def listen(self) -> None:
-        """Accept connections on the port that `bind` took."""
+        """Accept connections on the port of `bind` or `share`."""
+        if self._acceptor is not None:
+            self._acceptor.start()
+            return
         assert self._server is not None
         await self._server.start_serving()
+
+    def leave(self) -> None:
+        """Leave a shared port to the other processes."""
+        assert self._acceptor is not None
+        self._acceptor.stop()
+
+    def rejoin(self) -> None:
+        """Accept from a shared port again, if `leave` was called."""
+        if self._acceptor is not None:
+            self._acceptor.start()
+
+    def _make_connection(self) -> ClientConnection:
+        return ClientConnection(self._handler, self._limits, self._clock, self)
 
     def opened(self, connection: ClientConnection) -> None:
         """Keep a new connection."""
@@ -79,17 +117,20 @@ class DataServer:
             connection.sweep(now)
 
     async def drain(self, within_s: float) -> None:
-        """Let open requests finish for at most `within_s`; idle connections close at once.
+        """Let open requests finish for at most `within_s`; close what is idle.
 
         The port stays open, because a refusal in form (the handler's 503) tells a client more
         than a refused connection.
         """
         self.is_draining = True
-        for connection in list(self._connections):
-            connection.close_when_idle()
-        self._check_drained()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
+                if self._connections:
+                    await asyncio.sleep(_SETTLE_S)
+                for connection in list(self._connections):
+                    connection.close_when_idle()
+                self._is_drained.clear()  # it may have been set while this waited
+                self._check_drained()
                 await self._is_drained.wait()
 
     async def close(self) -> None:
@@ -97,6 +138,8 @@ class DataServer:
         self.is_draining = True
         if self._server is not None:
             self._server.close()
+        if self._acceptor is not None:
+            await self._acceptor.close()
         for connection in list(self._connections):
             connection.cut()
         while self._connections:

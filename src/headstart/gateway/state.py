@@ -1,8 +1,10 @@
 """What the gateway lets others see of itself: the admin API reads this and nothing else."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
+
+from headstart.gateway.limits import LimitUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,10 @@ class ReplicaStatus:
         in_flight: requests sent to it that are not finished.
         in_flight_bytes: their prompt bytes.
         idle_connections: kept connections that wait for a request.
+        connections: all open connections to it.
+        state: one word for its health, see `routing.health.HealthState`.
+        weight: its share of the load, 0..1; below 1 while its cache is cold.
+        transitions: how often it came to each state.
     """
 
     name: str
@@ -30,6 +36,35 @@ class ReplicaStatus:
     in_flight: int
     in_flight_bytes: int
     idle_connections: int
+    connections: int = 0
+    state: str = ""
+    weight: float = 1.0
+    transitions: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayStatus:
+    """A gateway at one moment, or the sum of those that share a port.
+
+    Attributes:
+        is_draining: new requests are refused.
+        is_ready: requests can be taken, and a replica can be used.
+        num_open_requests: requests accepted and not yet answered completely.
+        num_client_connections: open connections of clients.
+        replicas: every configured replica, in the order of the configuration.
+        num_waiting: requests that wait for a replica.
+        num_waiting_bytes: their bodies together.
+        limits: what each tenant with limits has in use.
+    """
+
+    is_draining: bool
+    is_ready: bool
+    num_open_requests: int
+    num_client_connections: int
+    replicas: tuple[ReplicaStatus, ...]
+    num_waiting: int = 0
+    num_waiting_bytes: int = 0
+    limits: tuple[LimitUse, ...] = ()
 
 
 class GatewayState(Protocol):

@@ -1,0 +1,156 @@
+"""Where requests wait while every replica that could take them has enough to do.
+
+Theory of operation: nobody polls, and no request has a timer. A request that cannot go takes a
+place; the end of another request calls `serve`, which sends on whoever is first among those that
+can go. All else that may let requests go, or tell that they never will (a replica returned, a
+replica was lost, somebody has waited for too long), is found by `sweep`, a few times a second.
+"""
+
+from collections.abc import Sequence
+from math import ceil
+from typing import Protocol
+
+from headstart.clock import Clock
+from headstart.errors import HeadstartError, NotFound, QueueFull, QueueTimeout, UpstreamUnavailable
+from headstart.routing.fleet import Fleet
+from headstart.routing.queue import Line, Place, QueueConfig, WaitQueue
+from headstart.routing.replica import Replica
+
+
+class Waiter(Protocol):
+    """A request that waits (`exchange.Exchange`)."""
+
+    def turn_came(self, targets: Sequence[Replica]) -> None:
+        """Go to one of `targets`, at least one of which has room."""
+        ...
+
+    def turn_failed(self, error: HeadstartError) -> None:
+        """Hear why the request cannot be sent."""
+        ...
+
+
+class WaitingRoom:
+    """Lets requests through to replicas, at most so many to each.
+
+    Args:
+        fleet: the replicas.
+        config: what each of them takes, and bounds of the queue.
+        clock: monotonic readings.
+    """
+
+    __slots__ = ("_clock", "_config", "_fleet", "_queue")
+
+    def __init__(self, fleet: Fleet, config: QueueConfig, clock: Clock) -> None:
+        self._fleet = fleet
+        self._config = config
+        self._clock = clock
+        self._queue: WaitQueue[Waiter] = WaitQueue(config)
+        if config.max_in_flight is not None:
+            for replica in fleet.replicas:
+                replica.max_in_flight = config.max_in_flight
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait."""
+        return self._queue.num_waiting
+
+    @property
+    def num_waiting_bytes(self) -> int:
+        """Their bodies together."""
+        return self._queue.num_waiting_bytes
+
+    def enter(
+        self, who: Waiter, line: Line, targets: Sequence[Replica], num_bytes: int
+    ) -> Place[Waiter] | None:
+        """Return the place in which `who` has to wait; None if it can go to `targets` at once.
+
+        Raises:
+            QueueFull: it would have to wait, and cannot.
+        """
+        self.serve()  # whoever can go goes before; the others want nothing of what is free then
+        if _has_room(targets):
+            return None
+        now = self._clock.monotonic()
+        place = self._queue.join(who, line, num_bytes, now)
+        if place is None:
+            waiting, wait_s = self._queue.num_waiting, self._queue.longest_wait_s(now)
+            raise QueueFull(
+                f"All replicas are busy and {waiting} requests wait for one; try again later.",
+                retry_after_s=ceil(wait_s),
+            )
+        return place
+
+    def leave(self, place: Place[Waiter]) -> None:
+        """Give up a place."""
+        self._queue.leave(place)
+
+    def serve(self) -> None:
+        """Send on everybody who can go, in order.
+
+        Cost: O(replicas) where all are full, else O(lines) for each who goes.
+        """
+        while self._queue.num_waiting and _has_room(self._fleet.replicas):
+            place = self._queue.pop_next(self._can_go)
+            if place is None:
+                return
+            place.who.turn_came(self._targets(place.line))
+
+    def sweep(self, now: float) -> None:
+        """Refuse those who have waited for too long or for nothing, and send on who can go.
+
+        Args:
+            now: monotonic seconds.
+        """
+        if not self._queue.num_waiting:
+            return
+        limit_s = self._config.max_wait_s
+        while (place := self._queue.pop_late(now)) is not None:
+            message = f"All replicas were busy for {limit_s:g} s; try again later."
+            place.who.turn_failed(QueueTimeout(message, retry_after_s=ceil(limit_s)))
+        for line in self._queue.lines():
+            error = self._hopeless(line)
+            if error is not None:
+                self._refuse(line, error)
+        self.serve()
+
+    def close(self) -> None:
+        """Refuse everybody, because the gateway ends."""
+        for line in self._queue.lines():
+            self._refuse(
+                line, UpstreamUnavailable("The gateway is shutting down; try again elsewhere.")
+            )
+
+    def _refuse(self, line: Line, error: HeadstartError) -> None:
+        for place in self._queue.pop_line(line):
+            place.who.turn_failed(error)
+
+    def _hopeless(self, line: Line) -> HeadstartError | None:
+        try:
+            return None if self._targets(line) else no_replica(line.model)
+        except NotFound as error:
+            return error
+
+    def _can_go(self, line: Line) -> bool:
+        try:
+            return _has_room(self._targets(line))
+        except NotFound:
+            return False  # the next sweep tells them
+
+    def _targets(self, line: Line) -> Sequence[Replica]:
+        candidates = self._fleet.candidates(line.model)
+        if line.failed is None:
+            return candidates
+        return tuple(each for each in candidates if each is not line.failed) or candidates
+
+
+def no_replica(model: str) -> UpstreamUnavailable:
+    """Return the error that says that no replica can be used for `model`, which may be empty."""
+    what = f"the model {model[:200]!r}" if model else "this request"
+    return UpstreamUnavailable(f"No replica is available for {what}; try again shortly.")
+
+
+def _has_room(targets: Sequence[Replica]) -> bool:
+    for replica in targets:  # noqa: SIM110  `any` and its generator take twice the time
+        if replica.has_room:
+            return True
+    return False
