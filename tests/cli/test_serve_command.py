@@ -8,120 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
 import pytest
-from aiohttp import web
 
 from headstart.accounting.store import STORE_FILE, read_records
-
-WAIT_S = 60.0
-"""No step takes this long; it bounds a test that hangs."""
-
-USAGE = {
-    "prompt_tokens": 100,
-    "completion_tokens": 2,
-    "total_tokens": 102,
-    "prompt_tokens_details": {"cached_tokens": 64},
-}
-
-
-class ScriptedEngine:
-    """An engine that streams one token, then waits until it is told to go on."""
-
-    def __init__(self):
-        self.go_on = asyncio.Event()
-        self.go_on.set()
-        self.app = web.Application()
-        self.app.router.add_get("/v1/models", self.models)
-        self.app.router.add_post("/v1/chat/completions", self.chat)
-
-    async def models(self, _request):
-        return web.json_response({"object": "list", "data": [{"id": "m", "object": "model"}]})
-
-    async def chat(self, request):
-        body = await request.json()
-        if not body.get("stream"):
-            message = {"role": "assistant", "content": "hello"}
-            return web.json_response(
-                {"id": "c", "choices": [{"index": 0, "message": message}], "usage": USAGE}
-            )
-        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
-        await response.prepare(request)
-        await self.send(response, {"choices": [{"index": 0, "delta": {"content": "one"}}]})
-        await self.go_on.wait()
-        await self.send(response, {"choices": [{"index": 0, "delta": {"content": "two"}}]})
-        await self.send(response, {"choices": [], "usage": USAGE})
-        await response.write(b"data: [DONE]\n\n")
-        return response
-
-    async def send(self, response, chunk):
-        await response.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
-
-
-@pytest.fixture
-async def engine():
-    engine = ScriptedEngine()
-    runner = web.AppRunner(engine.app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    engine.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    yield engine
-    engine.go_on.set()
-    await runner.cleanup()
-
-
-@dataclass
-class Served:
-    """A running `headstart serve`."""
-
-    process: asyncio.subprocess.Process
-    said: list[str]
-    data: str
-    admin: str
-
-    async def said_line(self, pattern):
-        while not (found := [line for line in self.said if re.search(pattern, line)]):
-            line = await asyncio.wait_for(self.process.stderr.readline(), WAIT_S)
-            assert line, "\n".join(self.said)
-            self.said.append(line.decode().rstrip())
-        return found[0]
-
-    async def end(self):
-        out, err = await asyncio.wait_for(self.process.communicate(), WAIT_S)
-        self.said.extend(err.decode().splitlines())
-        return self.process.returncode, out.decode()
-
-
-@asynccontextmanager
-async def serve(*flags, cwd, environment=None):
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "headstart", "serve", "--port", "0", "--data-dir", str(cwd)),
-        *flags,
-        cwd=cwd,
-        env={**os.environ, **(environment or {})},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    served = Served(process, [], "", "")
-    try:
-        await served.said_line(r"^  curl ")
-        served.data = re.search(r"http://\S+", await served.said_line("listens on"))[0]
-        served.admin = re.search(r"http://[^/]+", await served.said_line("metrics"))[0]
-        yield served
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-
-
-def chat(session, served, **more):
-    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **more}
-    return session.post(f"{served.data}/v1/chat/completions", json=body)
+from served import WAIT_S, chat, serve
 
 
 async def test_a_request_is_answered_counted_recorded_and_logged(engine, tmp_path):
@@ -232,6 +125,37 @@ async def test_tenants_from_the_file_are_asked_for_their_key(engine, tmp_path):
         await served.end()
     record = read_records(tmp_path / STORE_FILE)[-1]
     assert (record.tenant, record.business_line) == ("acme", "support")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_tenants_limits_hold_over_all_workers(engine, tmp_path, workers):
+    """Each request on a connection of its own, whichever process takes it."""
+    (tmp_path / "headstart.yaml").write_text(
+        f"engines: [{{url: '{engine.url}'}}]\n"
+        f"workers: {workers}\n"
+        "tenants: [{name: acme, key_env: ACME_KEY, limits: {requests_per_minute: 4}}]\n"
+        "queue: {max_in_flight: 8}\n"
+    )
+    statuses = []
+    async with serve(cwd=tmp_path, environment={"ACME_KEY": "k"}) as served:
+        for _ in range(8):
+            async with (
+                aiohttp.ClientSession(headers={"authorization": "Bearer k"}) as session,
+                chat(session, served) as response,
+            ):
+                statuses.append(response.status)
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"{served.admin}/metrics") as response,
+        ):
+            text = await response.text()
+        served.process.send_signal(signal.SIGTERM)
+        await served.end()
+    assert statuses == [200] * 4 + [429] * 4
+    assert 'headstart_limit_used{limit="requests_per_minute",tenant="acme"} 4.0' in text
+    refusals = re.findall(r'headstart_limit_refusals_total{.*code="(\w+)".*} (\d+)', text)
+    assert refusals == [("requests_per_minute_limit", "4")]
+    assert "headstart_queue_waiting 0.0" in text
 
 
 async def test_an_unwritable_log_costs_no_request(engine, tmp_path):

@@ -409,12 +409,18 @@ def test_a_variable_that_sets_nothing_is_reported_with_the_nearest(load):
     )
 
 
-def test_limits_that_nothing_enforces_are_reported(load):
-    """An operator must not rely on them; a tenant without limits is not mentioned."""
-    tenants = "tenants: [{name: a, key_env: A, limits: {concurrent: 1}}, {name: b, key_env: B}]"
-    (warning,) = load(tenants, {"A": "1", "B": "2"}).warnings
-    assert "headstart.yaml:1: the limits of a are" in warning
-    assert "does not enforce" in warning
+def test_a_tenants_limits_are_no_reason_to_warn(load):
+    """They are enforced."""
+    tenants = "tenants: [{name: a, key_env: A, limits: {concurrent: 1}}]"
+    assert load(tenants, {"A": "1"}).warnings == ()
+
+
+def test_the_queue_is_off_unless_a_replica_has_a_maximum(load):
+    """Engines have queues of their own."""
+    assert load("").config.queue.max_in_flight is None
+    assert load("queue: {max_in_flight: null}").config.queue.max_in_flight is None
+    assert load("queue: {max_in_flight: 64}").config.queue.max_in_flight == 64
+    assert load("", {"HEADSTART_QUEUE_MAX_IN_FLIGHT": "8"}).config.queue.max_in_flight == 8
 
 
 def test_every_number_has_a_range(load):
@@ -427,3 +433,30 @@ def test_every_number_has_a_range(load):
         line.key.replace("[0]", "") for line in settings(loaded) if type(line.value) in (int, float)
     }
     assert numbers <= AT_LEAST.keys() | MORE_THAN.keys()
+
+
+@pytest.mark.parametrize("workers", ["0", "-1", "1.5", "two"])
+def test_a_number_of_workers_that_cannot_be_is_refused(load, workers):
+    """With its place."""
+    with pytest.raises(ConfigError, match="HEADSTART_WORKERS: `workers` must be"):
+        load(environment={"HEADSTART_WORKERS": workers})
+
+
+def test_workers_come_from_flag_variable_and_file(load):
+    """In this order."""
+    assert load().config.workers == 1
+    assert load("workers: 3").config.workers == 3
+    assert load("workers: 3", {"HEADSTART_WORKERS": "4"}).config.workers == 4
+    assert load("workers: 3", {"HEADSTART_WORKERS": "4"}, workers=5).config.workers == 5
+
+
+def test_a_certificate_needs_its_key(load, tmp_path):
+    """And both must be there."""
+    (tmp_path / "cert.pem").touch()
+    with pytest.raises(ConfigError, match=r":1: `tls.cert_file` needs `tls.key_file`"):
+        load("tls: {cert_file: cert.pem}")
+    with pytest.raises(ConfigError, match=r"`tls.key_file` is .*nothing, which is no file"):
+        load("tls: {cert_file: cert.pem, key_file: nothing}")
+    (tmp_path / "key.pem").touch()
+    tls = load("tls: {cert_file: cert.pem, key_file: key.pem}").config.tls
+    assert (tls.cert_file, tls.key_file) == (tmp_path / "cert.pem", tmp_path / "key.pem")

@@ -36,6 +36,10 @@ AdminOption = Annotated[
     str | None,
     typer.Option(metavar="HOST:PORT", help="Admin port. Default: the data port + 1 on loopback."),
 ]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Gateway processes that share the data port [1]."),
+]
 DataDirOption = Annotated[str | None, typer.Option(metavar="DIR", help="Where records are kept.")]
 TemplatesOption = Annotated[
     str | None, typer.Option(metavar="DIR", help="Folder of prompt templates.")
@@ -58,6 +62,7 @@ def load(
     host: str | None,
     port: int | None,
     admin: str | None,
+    workers: int | None,
     data_dir: str | None,
     templates: str | None,
     request_log: str | None,
@@ -75,6 +80,7 @@ def load(
         host=host,
         port=port,
         admin=admin,
+        workers=workers,
         data_dir=data_dir,
         templates=templates,
         request_log=request_log,

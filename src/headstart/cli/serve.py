@@ -1,32 +1,38 @@
-"""`headstart serve`: the gateway in this process, in front of engines or of its own replica."""
+"""`headstart serve`: the gateway, in front of engines or of its own replica.
+
+It runs in this process, or in several workers under this one: `_service` chooses, and the rest is
+the same for both.
+"""
 
 import asyncio
 import contextlib
 import logging
-import signal
-import sys
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING
 
 import typer
 
-from headstart import __version__
 from headstart.cli import options
+from headstart.cli.announce import announce, say
 from headstart.cli.errors import one_line_errors
+from headstart.cli.lifecycle import (
+    configure_process,
+    first,
+    on_signals,
+    run_on_uvloop,
+    settle_memory,
+)
 from headstart.config.load import LoadedConfig
 from headstart.config.schema import HeadstartConfig
 from headstart.errors import UpstreamUnavailable
 
 if TYPE_CHECKING:
     from headstart.cli.service import Service
+    from headstart.cli.workers.supervisor import WorkersService
     from headstart.engines.embedded.settings import EngineSettings
 
-_SWITCH_INTERVAL_S = 0.0005
-"""How long a thread may keep the interpreter while the event loop waits for it. The standard 5 ms
-would show in the data path's 99th percentile whenever records are written."""
-
-_FORCED = 1
-"""Exit status after a second signal: open requests were cut off."""
+_INCOMPLETE = 1
+"""Exit status after a second signal, or if a worker was lost: open requests were cut off."""
 
 
 def serve(
@@ -37,6 +43,7 @@ def serve(
     host: options.HostOption = None,
     port: options.PortOption = None,
     admin: options.AdminOption = None,
+    workers: options.WorkersOption = None,
     data_dir: options.DataDirOption = None,
     templates: options.TemplatesOption = None,
     request_log: options.RequestLogOption = None,
@@ -55,6 +62,7 @@ def serve(
             host=host,
             port=port,
             admin=admin,
+            workers=workers,
             data_dir=data_dir,
             templates=templates,
             request_log=request_log,
@@ -70,11 +78,10 @@ def run(loaded: LoadedConfig) -> int:
     Raises:
         HeadstartError: it cannot start, or its embedded replica ended.
     """
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="headstart: %(message)s")
+    configure_process()
     for warning in loaded.warnings:
         logging.getLogger(__name__).warning("%s", warning)
     embedded = None if loaded.config.engines else embedded_settings(loaded.config)
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     return run_on_uvloop(_serve(loaded.config, embedded))
 
 
@@ -98,59 +105,41 @@ def embedded_settings(config: HeadstartConfig) -> "EngineSettings":
     )
 
 
-def run_on_uvloop(main: Coroutine[Any, Any, int]) -> int:
-    """Run `main` on an event loop of uvloop; returns its result."""
-    import uvloop
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(main)
-
-
 async def _serve(config: HeadstartConfig, embedded: "EngineSettings | None") -> int:
-    from headstart.cli.service import running_service
-
     stop, hurry = asyncio.Event(), asyncio.Event()
-    _on_signals(stop, hurry)
+    on_signals(stop, hurry)
     if embedded is not None:
-        _say(f"headstart: loading {embedded.model_name} into an embedded replica")
+        say(f"headstart: loading {embedded.model_name} into an embedded replica")
     async with contextlib.AsyncExitStack() as stack:
-        start = asyncio.ensure_future(stack.enter_async_context(running_service(config, embedded)))
-        if not await _first(start, stop):
+        start = asyncio.ensure_future(stack.enter_async_context(_service(config, embedded)))
+        if not await first(start, stop):
             start.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await start
             return 0
         service = start.result()
-        _announce(service, config)
+        announce(service, await service.status(), config)
+        settle_memory()
         await _wait(service, stop)
         if not await _drain(service, hurry):
-            return _FORCED
-    _say("headstart: all requests are answered and recorded")
+            return _INCOMPLETE
+    say("headstart: all requests are answered and recorded")
     return 0
 
 
-def _on_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
-    """Drain on the first signal; cut off what is open on the second."""
+def _service(
+    config: HeadstartConfig, embedded: "EngineSettings | None"
+) -> "AbstractAsyncContextManager[Service | WorkersService]":
+    if config.workers == 1:
+        from headstart.cli.service import running_service
 
-    def on_signal() -> None:
-        (hurry if stop.is_set() else stop).set()
+        return running_service(config, embedded)
+    from headstart.cli.workers.supervisor import running_workers
 
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
-
-
-async def _first(work: "asyncio.Future[Any]", event: asyncio.Event) -> bool:
-    """Return True once `work` is done, False if the event comes before."""
-    waiting = asyncio.ensure_future(event.wait())
-    try:
-        await asyncio.wait((work, waiting), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        waiting.cancel()
-    return work.done()
+    return running_workers(config, embedded)
 
 
-async def _wait(service: "Service", stop: asyncio.Event) -> None:
+async def _wait(service: "Service | WorkersService", stop: asyncio.Event) -> None:
     """Wait for the signal to stop.
 
     Raises:
@@ -160,7 +149,7 @@ async def _wait(service: "Service", stop: asyncio.Event) -> None:
         await stop.wait()
         return
     ended = asyncio.ensure_future(service.embedded.wait())
-    if await _first(ended, stop) and not stop.is_set():
+    if await first(ended, stop) and not stop.is_set():
         lines = " / ".join(service.embedded.last_lines()) or "nothing"
         raise UpstreamUnavailable(
             f"the embedded replica ended with status {ended.result()}; it said: {lines}"
@@ -168,59 +157,18 @@ async def _wait(service: "Service", stop: asyncio.Event) -> None:
     ended.cancel()
 
 
-async def _drain(service: "Service", hurry: asyncio.Event) -> bool:
-    """Let open requests finish; False if a second signal came first."""
-    num_open = service.gateway.num_open_requests
+async def _drain(service: "Service | WorkersService", hurry: asyncio.Event) -> bool:
+    """Let open requests finish; False if a second signal came first, or some were lost."""
+    num_open = (await service.status()).num_open_requests
     if num_open:
-        _say(f"headstart: {num_open} open requests finish; once more to cut them off")
-    drain = asyncio.ensure_future(service.gateway.drain())
-    if await _first(drain, hurry):
-        drain.result()
-        return True
+        say(f"headstart: {num_open} open requests finish; once more to cut them off")
+    drain = asyncio.ensure_future(service.drain())
+    if await first(drain, hurry):
+        return drain.result()
     drain.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await drain
     return False
-
-
-def _announce(service: "Service", config: HeadstartConfig) -> None:
-    from headstart.accounting.store import STORE_FILE
-
-    base = f"http://{service.listen}"
-    _say(typer.style(f"headstart {__version__} listens on {base}", bold=True))
-    for replica in service.gateway.replicas():
-        state = f"serves {', '.join(replica.models)}" if replica.is_available else replica.reason
-        _say_row("replica", f"{replica.name}: {replica.url} {state}")
-    _say_row("routing", config.routing.policy)
-    names = ", ".join(tenant.name for tenant in config.tenants)
-    _say_row("tenants", names or "none: anyone who reaches the port may use it")
-    if config.templates is not None:
-        _say_row("templates", f"{service.num_templates} in {config.templates}")
-    _say_row("metrics", f"http://{service.admin}/metrics")
-    _say_row("records", str(config.data_dir / STORE_FILE))
-    _say_row("log", "standard output" if config.request_log == "-" else str(config.request_log))
-    _say("Try:\n  " + _example(service, has_tenants=bool(config.tenants)))
-
-
-def _example(service: "Service", *, has_tenants: bool) -> str:
-    is_wildcard = service.listen.host in ("0.0.0.0", "::")  # noqa: S104 -- compared, not bound
-    base = f"http://localhost:{service.listen.port}" if is_wildcard else f"http://{service.listen}"
-    models = [model for replica in service.gateway.replicas() for model in replica.models]
-    model = models[0] if models else "MODEL"
-    key = "-H 'authorization: Bearer KEY' " if has_tenants else ""
-    return (
-        f"curl {base}/v1/chat/completions {key}-H 'content-type: application/json' "
-        f'-d \'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello"}}]}}\''
-    )
-
-
-def _say_row(label: str, text: str) -> None:
-    _say(f"  {label:<10}{text}")
-
-
-def _say(text: str) -> None:
-    # To standard error: standard output is the request log's, and nothing else may be among it.
-    typer.echo(text, err=True)
 
 
 def register(app: typer.Typer) -> None:

@@ -12,12 +12,18 @@ from typing import Any, get_type_hints
 
 import platformdirs
 
-from headstart.accounting.tenant import TenantLimits
 from headstart.config.address import Address, parse_address
 from headstart.config.document import Node, Origin, merge, nest, read_document
 from headstart.config.entries import read_engines, read_tenants
-from headstart.config.schema import LISTS, SCALARS, SECTIONS, HeadstartConfig, LogTarget
+from headstart.config.schema import (
+    LISTS,
+    SCALARS,
+    SECTIONS,
+    HeadstartConfig,
+    LogTarget,
+)
 from headstart.config.secrets import read_secret, refuse_literal
+from headstart.config.tls import check_tls
 from headstart.config.values import (
     Reading,
     check_keys,
@@ -63,6 +69,7 @@ class Flags:
     host: str | None = None
     port: int | None = None
     admin: str | None = None
+    workers: int | None = None
     data_dir: str | None = None
     templates: str | None = None
     request_log: str | None = None
@@ -111,8 +118,7 @@ def load_config(
     tree = merge(_read_tree(path, environment, folder), flag_tree(flags, folder))
     reading = Reading()
     config = _compose(tree, flags, environment, reading)
-    warnings = (*_unused_variables(environment, reading), *_unenforced_limits(config, reading))
-    return LoadedConfig(config, reading.origins, path, warnings)
+    return LoadedConfig(config, reading.origins, path, _unused_variables(environment, reading))
 
 
 def load_templates_folder(
@@ -155,6 +161,7 @@ def flag_tree(flags: Flags, folder: Path) -> Node:
     for key, flag, value in (
         ("routing.policy", "--policy", flags.policy),
         ("admin", "--admin", flags.admin),
+        ("workers", "--workers", flags.workers),
         ("data_dir", "--data-dir", flags.data_dir),
         ("templates", "--templates", flags.templates),
         ("request_log", "--request-log", flags.request_log),
@@ -242,9 +249,13 @@ def _compose(
     drain_s = 30.0
     if "drain_s" in entries:
         drain_s = read_scalar(entries["drain_s"], float, "drain_s", reading)
+    workers = 1
+    if "workers" in entries:
+        workers = read_scalar(entries["workers"], int, "workers", reading)
     config = HeadstartConfig(
         listen=listen,
         admin=admin,
+        workers=workers,
         admin_key=admin_key,
         data_dir=data_dir,
         templates=_templates(entries.get("templates"), reading),
@@ -259,6 +270,7 @@ def _compose(
         **sections,
     )
     _check_model_flag(config, flags, reading)
+    check_tls(config.tls, reading)
     return config
 
 
@@ -359,18 +371,6 @@ def _check_model_flag(config: HeadstartConfig, flags: Flags, reading: Reading) -
             f"{reading.origins['engines']} name their models there",
             param="model",
         )
-
-
-def _unenforced_limits(config: HeadstartConfig, reading: Reading) -> tuple[str, ...]:
-    # The form of the file is fixed before the gateway enforces all of it; silence would let an
-    # operator rely on a limit that nothing keeps.
-    limited = [tenant.name for tenant in config.tenants if tenant.limits != TenantLimits()]
-    if not limited:
-        return ()
-    return (
-        f"{reading.origins['tenants']}: the limits of {', '.join(limited)} are read and checked, "
-        "but this version does not enforce them",
-    )
 
 
 def _unused_variables(environment: Mapping[str, str], reading: Reading) -> tuple[str, ...]:

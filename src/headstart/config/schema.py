@@ -14,6 +14,7 @@ from headstart.accounting.tenant import Tenant
 from headstart.config.address import Address
 from headstart.engines.base import HealthConfig, ReplicaConfig, UpstreamConfig
 from headstart.routing.config import RoutingConfig
+from headstart.routing.queue import QueueConfig
 from headstart.wire.http1 import HttpLimits
 
 LogTarget = Path | Literal["-", "off"]
@@ -36,18 +37,34 @@ class EmbeddedConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class TlsConfig:
+    """With what the data port serves https; both or neither.
+
+    Attributes:
+        cert_file: PEM file with the certificate and those between it and its authority.
+        key_file: PEM file with its private key, not encrypted.
+    """
+
+    cert_file: Path | None = None
+    key_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class HeadstartConfig:
     """One gateway's configuration, complete and checked.
 
     Attributes:
         listen: data port.
         admin: admin port: metrics, health, replicas.
+        workers: gateway processes that share the data port.
+        tls: certificate of the data port; plain http without.
         admin_key: bearer token of the admin port; None only on a loopback address.
         data_dir: where records are kept.
         templates: folder of prompt templates; None without.
         engines: replicas to front; empty starts an embedded one.
         tenants: who may use it; empty means no authentication.
         routing: which policy routes.
+        queue: when requests wait for a replica.
         upstream: deadlines and pool of the client that talks to the engines.
         health: how replicas are checked.
         limits: sizes of requests.
@@ -61,11 +78,14 @@ class HeadstartConfig:
     listen: Address
     admin: Address
     data_dir: Path
+    workers: int = 1
+    tls: TlsConfig = field(default_factory=TlsConfig)
     admin_key: str | None = field(default=None, repr=False)
     templates: Path | None = None
     engines: tuple[ReplicaConfig, ...] = ()
     tenants: tuple[Tenant, ...] = ()
     routing: RoutingConfig = field(default_factory=RoutingConfig)
+    queue: QueueConfig = field(default_factory=QueueConfig)
     upstream: UpstreamConfig = field(default_factory=UpstreamConfig)
     health: HealthConfig = field(default_factory=HealthConfig)
     limits: HttpLimits = field(default_factory=HttpLimits)
@@ -77,7 +97,9 @@ class HeadstartConfig:
 
 
 SECTIONS: dict[str, type] = {
+    "tls": TlsConfig,
     "routing": RoutingConfig,
+    "queue": QueueConfig,
     "upstream": UpstreamConfig,
     "health": HealthConfig,
     "limits": HttpLimits,
@@ -90,6 +112,7 @@ SECTIONS: dict[str, type] = {
 SCALARS = (
     "listen",
     "admin",
+    "workers",
     "admin_key_env",
     "admin_key_file",
     "data_dir",
@@ -108,12 +131,20 @@ MAX_SECONDS = 1_000_000_000
 """Largest value of a key that ends in `_s`: timers and locks of the system refuse longer waits."""
 
 AT_LEAST: dict[str, float] = {
+    "workers": 1,
     "drain_s": 0,
     "routing.prefix_hash.leading_blocks": 1,
     "routing.prefix_hash.block_bytes": 1,
+    "queue.max_in_flight": 1,
+    "queue.max_waiting": 0,
+    "queue.max_waiting_bytes": 0,
     "upstream.max_idle": 0,
     "limits.max_header_bytes": 1024,
     "limits.max_body_bytes": 1024,
+    "health.stall_s": 0,
+    "health.slow_start_s": 0,
+    "health.breaker.failures": 1,
+    "health.breaker.window": 1,
     "recorder.batch": 1,
     "recorder.capacity": 1,
     "recorder.full_wait_s": 0,
@@ -129,6 +160,7 @@ AT_LEAST: dict[str, float] = {
 
 MORE_THAN: dict[str, float] = {
     "routing.prefix_hash.load_bound": 1,
+    "queue.max_wait_s": 0,
     "upstream.connect_s": 0,
     "upstream.first_byte_s": 0,
     "upstream.between_chunks_s": 0,
@@ -140,6 +172,9 @@ MORE_THAN: dict[str, float] = {
     "health.up_interval_s": 0,
     "health.down_interval_s": 0,
     "health.timeout_s": 0,
+    "health.breaker.failure_ratio": 0,
+    "health.breaker.open_s": 0,
+    "health.breaker.max_open_s": 0,
     "recorder.flush_s": 0,
 }
 """What a number must exceed, by key."""

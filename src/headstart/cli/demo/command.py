@@ -35,7 +35,7 @@ def demo(
     # Loaded here: the other commands need neither a client nor progress bars.
     from headstart.cli.demo.run import run_demo
     from headstart.cli.demo.scenarios import templates_folder
-    from headstart.cli.serve import run_on_uvloop
+    from headstart.cli.lifecycle import run_on_uvloop
     from headstart.config.load import Flags
 
     with one_line_errors(), tempfile.TemporaryDirectory(prefix="headstart-demo-") as folder:
