@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headstart.accounting.exposition import render_metrics
 from headstart.accounting.log import LogLine
-from headstart.accounting.metrics import RequestMetrics
+from headstart.accounting.metrics import MetricsSnapshot, RequestMetrics
 from headstart.accounting.record import RequestRecord
 from headstart.accounting.recorder import RecorderStatistics, SinkStatistics
 from headstart.accounting.store import _COLUMNS
@@ -19,8 +19,10 @@ from headstart.cli.main import app
 from headstart.config.explain import settings
 from headstart.config.load import _NOT_KEYS, Flags, load_config, variable_keys
 from headstart.config.schema import ENGINE_KEYS, TENANT_KEYS
-from headstart.gateway.admin import _gateway_families
-from headstart.gateway.state import ReplicaStatus
+from headstart.gateway.families import gateway_families
+from headstart.gateway.overview import Overview, WorkerStatus
+from headstart.gateway.process import ProcessStatus
+from headstart.gateway.state import GatewayStatus, ReplicaStatus
 from headstart.wire.usage import Usage
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -89,14 +91,15 @@ def test_the_example_file_is_accepted(tmp_path):
     assert len(load_config(Flags(), environment, folder=tmp_path).config.engines) == 2
 
 
-class State:
-    is_draining = False
-    is_ready = True
-    num_open_requests = 0
-    num_client_connections = 0
-
-    def replicas(self):
-        return [ReplicaStatus("a", "http://a", "vllm", ("m",), True, "", 0, 0, 0)]
+OVERVIEW = Overview(
+    gateway=GatewayStatus(
+        False, True, 0, 0, (ReplicaStatus("a", "http://a", "vllm", ("m",), True, "", 0, 0, 0, 0),)
+    ),
+    requests=MetricsSnapshot((), ()),
+    recorder=RecorderStatistics(0, ()),
+    processes=(ProcessStatus("supervisor", 0.0, 0, 0, 0),),
+    workers=(WorkerStatus("worker-0", True, 0.0, 0),),
+)
 
 
 def test_every_metric_family_has_its_line_with_its_type():
@@ -111,7 +114,7 @@ def test_every_metric_family_has_its_line_with_its_type():
         )
     )
     recorder = RecorderStatistics(0, (SinkStatistics("store", 0, 0, 0, 0),))
-    text = render_metrics(metrics.snapshot(), recorder, _gateway_families(State())).decode()
+    text = render_metrics(metrics.snapshot(), recorder, gateway_families(OVERVIEW)).decode()
     families = {}
     for family in text_string_to_metric_families(text):
         suffix = "_total" if family.type == "counter" else ""
