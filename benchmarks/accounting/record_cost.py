@@ -23,7 +23,7 @@ from headstart.accounting.record import RequestRecord
 from headstart.accounting.recorder import Recorder
 from headstart.accounting.sink import RecordSink
 from headstart.accounting.store import RequestStore
-from headstart.cli.serve import _SWITCH_INTERVAL_S
+from headstart.cli.lifecycle import _SWITCH_INTERVAL_S
 from headstart.wire.usage import Usage, parse_usage
 
 REQUESTS_PER_S = 1000
