@@ -359,7 +359,7 @@ class Exchange:
         if not others and not (may_stay and failed in candidates):
             return False
         self._retries += 1
-        self._relay, self._unsent = None, b""
+        self._relay, self._unsent, self._error_code = None, b"", None
         assert self._call is not None
         self._call.abort()
         self._release()

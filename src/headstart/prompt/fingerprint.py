@@ -12,7 +12,7 @@ in a table would, and a table would have to be bounded and shared.
 """
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 import xxhash
@@ -55,19 +55,20 @@ def prefix_keys(
     Source: XXH3, 128 bits: https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md
     """
     hasher = xxhash.xxh3_128(seed)
-    keys: list[PrefixKey] = []
+    update, digest = hasher.update, hasher.intdigest
+    keys: list[int] = []  # calling `PrefixKey` for each would take as long as hashing a block
     room = block_bytes
     for part in parts:
         view = memoryview(part)
         start, size = 0, len(view)
         while size - start >= room:
             if len(keys) == max_blocks:
-                return keys
-            hasher.update(view[start : start + room])
-            keys.append(PrefixKey(hasher.intdigest()))
+                return cast("list[PrefixKey]", keys)
+            update(view[start : start + room])
+            keys.append(digest())
             start += room
             room = block_bytes
         if start < size:
-            hasher.update(view[start:])
+            update(view[start:])
             room -= size - start
-    return keys
+    return cast("list[PrefixKey]", keys)
