@@ -1,0 +1,1 @@
+"""Hostile input for everything that reads bytes from outside; see README.md."""
