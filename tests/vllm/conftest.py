@@ -6,8 +6,10 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from gateway_process import GatewayProcess
+from gateway_process import UNHURRIED, GatewayProcess
 from vllm_replica import VllmReplica
+
+DRAINS_S = 90
 
 
 @pytest.fixture(scope="session")
@@ -21,9 +23,15 @@ def vllm_home() -> Path:
 
 @pytest.fixture(scope="session")
 def replicas(vllm_home, tmp_path_factory):
-    """Two engines, one per core; they outlive the tests that do not harm them."""
+    """Two engines; they outlive the tests that do not harm them.
+
+    The first one ends as vLLM does by default, at once; the second drains.
+    """
     folder = tmp_path_factory.mktemp("vllm")
-    engines = [VllmReplica(vllm_home, folder, core) for core in range(2)]
+    engines = [
+        VllmReplica(vllm_home, folder, "default"),
+        VllmReplica(vllm_home, folder, "draining", "--shutdown-timeout", str(DRAINS_S)),
+    ]
     try:
         for engine in engines:
             engine.start()
@@ -37,8 +45,31 @@ def replicas(vllm_home, tmp_path_factory):
 @pytest.fixture
 async def gateway(replicas, tmp_path):
     """`headstart serve` in front of both."""
-    async with GatewayProcess.serving([engine.url for engine in replicas], tmp_path) as process:
+    urls = [engine.url for engine in replicas]
+    async with GatewayProcess.serving(urls, tmp_path, **UNHURRIED) as process:
         yield process
+
+
+@pytest.fixture
+async def in_turn(replicas, tmp_path):
+    """A gateway that asks both in turn, and is soon at the end of its patience."""
+    urls = [engine.url for engine in replicas]
+    settings = {"routing_policy": "round_robin", "health_stall_s": 5}
+    async with GatewayProcess.serving(
+        urls, tmp_path, upstream_between_chunks_s=30, **settings
+    ) as process:
+        yield process
+
+
+@pytest.fixture
+async def mended(replicas):
+    """Whatever a test does to the replicas, both serve again afterwards."""
+    yield replicas
+    for engine in replicas:
+        if not engine.is_whole():
+            engine.stop()
+            engine.start()
+    await _all_healthy(replicas)
 
 
 @pytest.fixture

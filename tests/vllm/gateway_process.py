@@ -15,6 +15,8 @@ from headstart.accounting.record import RequestRecord
 from headstart.accounting.store import STORE_FILE, read_records
 
 WAIT_S = 60.0
+UNHURRIED = {"health_stall_s": 60, "health_timeout_s": 30}
+"""For tests that freeze nothing: on two busy cores a step can take longer than the default."""
 
 
 @dataclass
@@ -35,8 +37,15 @@ class GatewayProcess:
 
     @classmethod
     @asynccontextmanager
-    async def serving(cls, engines: list[str], folder: Path, *flags: str):
-        """Start it, wait until all engines are available, and end it on leaving."""
+    async def serving(cls, engines: list[str], folder: Path, *flags: str, **settings: object):
+        """Start it, wait until all engines are available, and end it on leaving.
+
+        Args:
+            engines: their URLs.
+            folder: for its records.
+            flags: of the command line.
+            settings: keys of the configuration, with `_` for `.`.
+        """
         command = [sys.executable, "-m", "headstart", "serve", "--port", "0"]
         command += ["--data-dir", str(folder), "--request-log", "off"]
         for url in engines:
@@ -45,7 +54,7 @@ class GatewayProcess:
             *command,
             *flags,
             cwd=folder,
-            env=os.environ,
+            env=os.environ | {f"HEADSTART_{k.upper()}": str(v) for k, v in settings.items()},
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )
@@ -55,7 +64,7 @@ class GatewayProcess:
                 url = re.search(r"listens on (http://\S+)", said)[1]
                 admin = re.search(r"metrics\s+(http://[^/\s]+)", said)[1]
                 running = cls(process, url, admin, folder)
-                drain = asyncio.create_task(_discard(process.stderr))
+                drain = asyncio.create_task(_keep(process.stderr, folder / "gateway.log"))
                 await running.until_available(len(engines))
             yield running
         finally:
@@ -70,9 +79,21 @@ class GatewayProcess:
             while await self._num_available(session) != count:
                 await asyncio.sleep(0.1)
 
+    async def until(self, name: str, key: str, value: object) -> None:
+        """Return once `/replicas` says so of the replica `name`."""
+        async with asyncio.timeout(WAIT_S), aiohttp.ClientSession() as session:
+            while (value, name) not in [
+                (each[key], each["name"]) for each in await self.replicas(session)
+            ]:
+                await asyncio.sleep(0.05)
+
     async def _num_available(self, session: aiohttp.ClientSession) -> int:
+        return sum(each["is_available"] for each in await self.replicas(session))
+
+    async def replicas(self, session: aiohttp.ClientSession) -> list[dict]:
+        """Return what the admin port says of each replica."""
         async with session.get(f"{self.admin}/replicas") as response:
-            return sum(each["is_available"] for each in (await response.json())["data"])
+            return (await response.json())["data"]
 
     async def records(self) -> list[RequestRecord]:
         """End it politely and return what it recorded."""
@@ -92,6 +113,7 @@ async def _read_announcement(process: asyncio.subprocess.Process) -> str:
     return said
 
 
-async def _discard(stream: asyncio.StreamReader) -> None:
-    while await stream.readline():
-        pass
+async def _keep(stream: asyncio.StreamReader, path: Path) -> None:
+    with path.open("ab", buffering=0) as log:
+        while line := await stream.readline():
+            log.write(line)

@@ -1,16 +1,21 @@
-"""What a client gets from two real vLLM replicas through the gateway."""
+"""What two real vLLM replicas reuse, seen through the gateway."""
 
-import asyncio
 import json
-import time
+import shutil
+from itertools import takewhile
 
-import openai
+import aiohttp
 import pytest
-from vllm_replica import MODEL_NAME
+from gateway_process import GatewayProcess
+from typer.testing import CliRunner
+from vllm_replica import BLOCK_SIZE, CHAT_TEMPLATE
+from vllm_requests import CHAT, SENTENCE, ask, chat_body
+from wiretap import wiretap
+
+from headstart.cli.main import app
 
 pytestmark = pytest.mark.timeout(600)
 
-POLICY = "You answer for a bicycle shop. Be brief, be polite, and never promise a date. " * 60
 TOOLS = [
     {
         "type": "function",
@@ -22,59 +27,42 @@ TOOLS = [
     }
 ]
 
-
-def chat_body(question, *, system=POLICY, **more):
-    messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
-    return {"model": MODEL_NAME, "messages": messages, "max_tokens": 8, "temperature": 0, **more}
-
-
-async def complete(session, gateway, body, path="/v1/chat/completions"):
-    """Return (status, body, seconds to the headers, replica)."""
-    sent = time.perf_counter()
-    async with session.post(gateway.url + path, json=body) as response:
-        waited = time.perf_counter() - sent
-        replica = response.headers.get("x-headstart-replica")
-        return response.status, await response.json(), waited, replica
-
-
-def cached(answer):
-    return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
-
-
-async def first_content_s(session, gateway, body):
-    """Return the seconds to the first content of a stream, and the usage at its end."""
-    sent = time.perf_counter()
-    first, usage = None, None
-    request = {**body, "stream": True, "stream_options": {"include_usage": True}}
-    async with session.post(f"{gateway.url}/v1/chat/completions", json=request) as response:
-        async for line in response.content:
-            if not line.startswith(b"data: {"):
-                continue
-            event = json.loads(line[6:])
-            usage = event.get("usage") or usage
-            if first is None and event["choices"] and event["choices"][0]["delta"].get("content"):
-                first = time.perf_counter() - sent
-    return first, usage
+TEMPLATE = """\
+id: shop
+model: smol
+variables:
+  question: {kind: dynamic}
+segments:
+  - {name: policy, role: system, kind: static, text_file: policy.md}
+  - {name: question, role: user, kind: dynamic, text: "{{ question }}"}
+"""
+TOOLS_SEGMENT = "  - {name: tools, kind: static, tools_file: tools.json}\n"
 
 
 async def test_a_shared_prefix_is_cached_and_its_first_token_comes_sooner(session, gateway):
     """The second request meets the first one's replica, reuses its prefix and waits less."""
-    system = "A rule of this run. " + POLICY
-    cold_s, cold = await first_content_s(session, gateway, chat_body("Hello?", system=system))
-    warm_s, warm = await first_content_s(session, gateway, chat_body("Goodbye?", system=system))
-    assert cold["prompt_tokens_details"]["cached_tokens"] == 0
-    assert warm["prompt_tokens_details"]["cached_tokens"] > 0.8 * warm["prompt_tokens"]
-    assert warm_s < cold_s / 2
+    system = "A rule of this run. " + SENTENCE * 60
+    cold, warm = [
+        await ask(
+            session,
+            gateway.url,
+            chat_body(question, system=system, stream=True, stream_options={"include_usage": True}),
+        )
+        for question in ("Hello?", "Goodbye?")
+    ]
+    assert cold.cached_tokens == 0
+    assert warm.cached_tokens > 0.9 * warm.usage["prompt_tokens"]
+    assert warm.first_s < cold.first_s / 2
+    assert warm.replica == cold.replica
 
 
 async def test_records_hold_what_vllm_reported(session, gateway):
     """Tokens, cached tokens, TTFT and TPOT of a stream that did not ask for usage."""
-    body = chat_body("Who are you?", system="Recorded. " + POLICY, stream=True)
+    body = chat_body("Who are you?", system="Recorded. " + SENTENCE * 20, stream=True)
     for _ in range(2):
-        async with session.post(f"{gateway.url}/v1/chat/completions", json=body) as response:
-            text = await response.text()
-            assert '"usage"' not in text
-            assert text.rstrip().endswith("data: [DONE]")
+        answer = await ask(session, gateway.url, body)
+        assert b'"usage"' not in answer.body
+        assert answer.is_done
     first, second = await gateway.records()
     assert first.usage.cached_tokens == 0
     assert second.usage.cached_tokens > 0.8 * second.usage.input_tokens
@@ -87,93 +75,89 @@ async def test_records_hold_what_vllm_reported(session, gateway):
 
 async def test_salts_isolate(session, gateway):
     """A, A, B: nothing, a hit, nothing."""
+    system = "Salted. " + SENTENCE * 15
     answers = [
-        await complete(session, gateway, chat_body("Hi", system="Salted. " + POLICY, cache_salt=s))
-        for s in ("a", "a", "b")
+        await ask(session, gateway.url, chat_body("Hi", system=system, cache_salt=salt))
+        for salt in ("a", "a", "b")
     ]
-    assert [cached(body) > 0 for _, body, _, _ in answers] == [False, True, False]
+    assert [answer.cached_tokens > 0 for answer in answers] == [False, True, False]
 
 
 async def test_tools_reach_the_model_and_are_cached(session, gateway):
     """Tool schemas are part of the prefix."""
-    system = "Tools. " + POLICY[:1500]
-    bodies = [
-        chat_body(question, system=system, tools=TOOLS) for question in ("Where is 1?", "And 2?")
+    system = "Tools. " + SENTENCE * 8
+    first, second = [
+        await ask(session, gateway.url, chat_body(question, system=system, tools=TOOLS))
+        for question in ("Where is 1?", "And 2?")
     ]
-    first = (await complete(session, gateway, bodies[0]))[1]
-    second = (await complete(session, gateway, bodies[1]))[1]
-    plain = (await complete(session, gateway, chat_body("And 2?", system=system)))[1]
-    assert second["usage"]["prompt_tokens"] > plain["usage"]["prompt_tokens"] + 50
-    assert cached(first) == 0
-    assert cached(second) > 0.6 * second["usage"]["prompt_tokens"]
+    plain = await ask(session, gateway.url, chat_body("And 2?", system=system))
+    assert second.usage["prompt_tokens"] > plain.usage["prompt_tokens"] + 50
+    assert first.cached_tokens == 0
+    assert second.cached_tokens > 0.6 * second.usage["prompt_tokens"]
 
 
-async def test_the_official_client_streams_through(gateway):
-    """Nothing but the address changes for a program that uses the `openai` package."""
-    client = openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="unused")
-    async with client:
-        stream = await client.chat.completions.create(
-            **chat_body("Say something."), stream=True, stream_options={"include_usage": True}
-        )
-        pieces, usage = [], None
-        async for chunk in stream:
-            pieces += [choice.delta.content or "" for choice in chunk.choices]
-            usage = chunk.usage or usage
-        assert "".join(pieces)
-        assert usage.completion_tokens == 8
-        completion = await client.completions.create(
-            model=MODEL_NAME, prompt="Once upon a time", max_tokens=4
-        )
-        assert completion.choices[0].text
+def write_templates(folder, *, has_tools):
+    """Make a folder with one template: a policy and perhaps a tool, then the question."""
+    folder.mkdir()
+    before, question = TEMPLATE.rsplit("  - ", 1)
+    tools = TOOLS_SEGMENT if has_tools else ""
+    (folder / "shop.yaml").write_text(f"{before}{tools}  - {question}")
+    (folder / "policy.md").write_text(f"Templates, {has_tools}. {SENTENCE * 15}")
+    (folder / "tools.json").write_text(json.dumps(TOOLS))
+    return folder
 
 
-async def test_long_prompts_pass_and_too_long_ones_get_the_engines_own_error(session, gateway):
-    """Near the context's limit all is well; beyond it the engine's 400 comes back unchanged."""
-    word = "bicycle "
-    status, body, _, _ = await complete(session, gateway, chat_body(word * 3000, system="short"))
-    assert (status, body["usage"]["prompt_tokens"] > 3000) == (200, True)
-    status, body, _, _ = await complete(session, gateway, chat_body(word * 9000))
-    assert status == 400
-    assert "4096" in body["error"]["message"]
+@pytest.fixture
+def tokenizer(vllm_home, tmp_path):
+    """The model's tokenizer with the chat template that the replicas use."""
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(vllm_home / "smol" / name, folder)
+    shutil.copy(CHAT_TEMPLATE, folder / "chat_template.jinja")
+    return folder
 
 
-@pytest.mark.parametrize(
-    ("more", "status"),
-    [({"cache_salt": ""}, 400), ({"temperature": -1}, 400), ({"messages": "none"}, 400)],
-)
-async def test_the_engines_errors_keep_status_and_body(session, gateway, replicas, more, status):
-    """The same request straight to the engine gives the same answer."""
-    body = chat_body("Hello", system="short") | more
-    async with session.post(f"{replicas[0].url}/v1/chat/completions", json=body) as response:
-        direct = await response.json()
-        assert response.status == status
-    through = await complete(session, gateway, body)
-    assert through[:2] == (status, direct)
+@pytest.mark.parametrize("has_tools", [False, True])
+async def test_a_templates_static_part_is_cached_whatever_the_variables(
+    session, replicas, tmp_path, tokenizer, has_tools
+):
+    """vLLM reuses all blocks of the tokens that `template show` counts."""
+    templates = write_templates(tmp_path / "templates", has_tools=has_tools)
+    # A tokenizer joins the line break before the question with those that it begins with.
+    questions = ("What does a new chain cost?", "\n\nIs Sunday a good day?")
+    async with (
+        wiretap(replicas[0].url) as tap,
+        GatewayProcess.serving([tap.url], tmp_path, "--templates", str(templates)) as gateway,
+    ):
+        answers = [await ask(session, gateway.url, _templated(question)) for question in questions]
+        prompts = [await _token_ids(session, replicas[0].url, taken) for taken in tap.taken(CHAT)]
+    command = ["template", "show", "shop", "--json", "--templates", str(templates)]
+    shown = CliRunner().invoke(app, [*command, "--tokenizer", str(tokenizer)])
+    static_tokens = json.loads(shown.stdout)["static_tokens"]
+    num_common = _num_common(*prompts)
+    # vLLM writes the keys of a tool in an order of its own.
+    assert abs(num_common - static_tokens) <= (3 if has_tools else 0)
+    assert [len(prompt) for prompt in prompts] == [a.usage["prompt_tokens"] for a in answers]
+    assert [a.cached_tokens for a in answers] == [0, num_common // BLOCK_SIZE * BLOCK_SIZE]
 
 
-async def test_other_paths_are_forwarded(session, gateway):
-    """`/tokenize` is not ours, and works."""
-    body = {"model": MODEL_NAME, "prompt": "Hello there"}
-    status, answer, _, _ = await complete(session, gateway, body, "/tokenize")
-    assert (status, answer["count"] > 0) == (200, True)
-    async with session.get(f"{gateway.url}/v1/models") as response:
-        assert [each["id"] for each in (await response.json())["data"]] == [MODEL_NAME]
+def _num_common(one: list[int], other: list[int]) -> int:
+    """Return how many leading tokens two prompts share."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
-@pytest.mark.parametrize("is_stream", [True, False])
-async def test_a_client_that_leaves_frees_the_engine(session, gateway, replicas, is_stream):
-    """The engine stops generating within a second or two of the disconnect."""
-    body = chat_body("Count to a thousand.", system="short", stream=is_stream)
-    body |= {"max_tokens": 3000, "ignore_eos": True}
-    request = asyncio.create_task(complete(session, gateway, body))
-    while await running(replicas) == 0:
-        await asyncio.sleep(0.3)  # a metrics page costs the engine's own core
-    request.cancel()
-    async with asyncio.timeout(10):
-        while await running(replicas):
-            await asyncio.sleep(0.3)  # a metrics page costs the engine's own core
+def _templated(question: str) -> dict:
+    return {
+        "prompt": {"id": "shop", "variables": {"question": question}},
+        "messages": [],
+        "max_tokens": 4,
+    }
 
 
-async def running(replicas):
-    counts = [await engine.metric("vllm:num_requests_running") for engine in replicas]
-    return sum(counts)
+async def _token_ids(session: aiohttp.ClientSession, url: str, body: bytes) -> list[int]:
+    """Return a chat's prompt as vLLM tokenises it."""
+    chat = json.loads(body)
+    question = {name: chat[name] for name in ("model", "messages", "tools") if name in chat}
+    async with session.post(f"{url}/tokenize", json=question) as response:
+        return (await response.json())["tokens"]

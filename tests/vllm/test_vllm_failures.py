@@ -1,137 +1,115 @@
-"""What clients see when a real vLLM dies, and when the gateway is told to end."""
+"""What clients see when a real vLLM dies or ends, and when the gateway is told to end."""
 
 import asyncio
-import json
 import signal
 
 import pytest
-from vllm_replica import MODEL_NAME
+from gateway_process import UNHURRIED, GatewayProcess
+from vllm_requests import CHAT, PREFILL, ask, read, story, stream_from
 
 pytestmark = pytest.mark.timeout(900)
 
 
-def story(question="Tell me a long story.", **more):
-    messages = [{"role": "user", "content": question}]
-    return {"model": MODEL_NAME, "messages": messages, "temperature": 0, "ignore_eos": True, **more}
+@pytest.fixture
+async def together(replicas, tmp_path):
+    """A gateway that keeps prompts with one beginning at one replica, however busy it is."""
+    urls = [engine.url for engine in replicas]
+    together = {"routing_prefix_hash_leading_blocks": 1, "routing_prefix_hash_load_bound": 8}
+    async with GatewayProcess.serving(urls, tmp_path, **together, **UNHURRIED) as process:
+        yield process
 
 
 @pytest.fixture
-async def mended(replicas):
-    """Whatever a test does to the replicas, both serve again afterwards."""
-    yield replicas
-    for engine in replicas:
-        if not engine.is_whole():
-            engine.stop()
-            engine.start()
-    await asyncio.gather(*(engine.wait_healthy() for engine in replicas))
+async def patient(replicas, tmp_path):
+    """A gateway that waits for a slow engine's answers before it ends."""
+    urls = [engine.url for engine in replicas]
+    async with GatewayProcess.serving(urls, tmp_path, drain_s=150, **UNHURRIED) as process:
+        yield process
 
 
-async def events(response, on_first=None):
-    """Collect the data of a stream's events; call `on_first` after the first content."""
-    found = []
-    async for line in response.content:
-        if not line.startswith(b"data:"):
-            continue
-        found.append(line[5:].strip())
-        if on_first is not None and b'"content":"' in line and b'"content":""' not in line:
-            on_first()
-            on_first = None
-    return found
-
-
-async def replica_by_url(session, gateway, replicas, name):
-    async with session.get(f"{gateway.admin}/replicas") as response:
-        (url,) = [each["url"] for each in (await response.json())["data"] if each["name"] == name]
-    (engine,) = [engine for engine in replicas if engine.url == url.rstrip("/")]
-    return engine
-
-
-async def test_sigterm_of_the_gateway_lets_an_open_stream_finish(session, gateway):
-    """Accepted is answered: the stream comes whole, then the process ends with 0."""
-    body = story(stream=True, max_tokens=60)
-    async with session.post(f"{gateway.url}/v1/chat/completions", json=body) as response:
-        found = await events(response, on_first=gateway.process.terminate)
-    assert found[-1] == b"[DONE]"
-    assert len(found) > 50
-    (record,) = await gateway.records()
-    assert (gateway.process.returncode, record.status) == (0, 200)
+async def test_sigterm_of_the_gateway_lets_open_requests_finish(session, patient):
+    """Accepted is answered: stream and plain answer come whole, then the process ends with 0."""
+    plain = asyncio.create_task(ask(session, patient.url, story(40, "Tell me a joke.")))
+    async with session.post(patient.url + CHAT, json=story(60, stream=True)) as response:
+        streamed = await read(response, on_first=patient.process.terminate)
+    assert streamed.is_done
+    assert len(streamed.events) > 50
+    assert (await plain).usage["completion_tokens"] == 40
+    records = await patient.records()
+    assert patient.process.returncode == 0
+    assert [record.status for record in records] == [200, 200]
 
 
 @pytest.mark.parametrize("victim", ["api server", "worker"])
-async def test_death_mid_stream_becomes_an_error_event(session, gateway, mended, victim):
-    """The stream ends with an error in the API's form; then the other replica serves everyone."""
-    body = story(stream=True, max_tokens=2000)
-    async with session.post(f"{gateway.url}/v1/chat/completions", json=body) as response:
+async def test_a_killed_engine_fails_only_what_it_had_begun_to_answer(
+    session, together, mended, victim
+):
+    """Mid-stream an error event; before the first byte the other replica; afterwards as well.
+
+    Then the engine is started again, and found without being told.
+    """
+    body = story(2000, "Tell me a long story.", system=PREFILL, stream=True)
+    async with session.post(together.url + CHAT, json=body) as response:
         name = response.headers["x-headstart-replica"]
-        engine = await replica_by_url(session, gateway, mended, name)
-
-        def kill():
-            if victim == "worker":
-                engine.signal_workers(signal.SIGKILL)
-            else:
-                engine.signal_api_server(signal.SIGKILL)
-
-        found = await events(response, on_first=kill)
-    errors = [json.loads(each) for each in found if each.startswith(b'{"error"')]
-    assert len(errors) == 1
-    assert errors[0]["error"]["message"]
-    if victim == "api server":
-        assert b"[DONE]" not in found  # nobody may say that it was complete
-    # Until its server has ended as well, an engine without its worker answers 500, and a 500 is
-    # the engine's own word.
-    async with asyncio.timeout(10):
-        await gateway.until_available(1)
+        (engine,) = [engine for engine in mended if engine.name == name]
+        begun = asyncio.create_task(read(response))
+        waiting = [
+            asyncio.create_task(
+                ask(session, together.url, story(4, PREFILL, system=PREFILL, stream=is_stream))
+            )
+            for is_stream in (True, False)
+        ]
+        await together.until(name, "in_flight", 3)
+        if victim == "worker":
+            engine.signal_workers(signal.SIGKILL)
+        else:
+            engine.signal_api_server(signal.SIGKILL)
+        broken, streamed, plain = await asyncio.gather(begun, *waiting)
+    assert len(broken.errors) == 1
+    assert broken.errors[0]["message"]
+    # vLLM itself ends a stream with [DONE] after the error of a worker that died.
+    assert not broken.is_done or victim == "worker"
+    assert (streamed.status, streamed.is_done, streamed.errors) == (200, True, [])
+    assert (plain.status, plain.usage["completion_tokens"]) == (200, 4)
+    assert name not in {streamed.replica, plain.replica}
     for number in range(6):
-        url = f"{gateway.url}/v1/chat/completions"
-        async with session.post(url, json=story(f"Say {number}.", max_tokens=2)) as response:
-            assert response.status == 200
-            assert response.headers["x-headstart-replica"] != name
-            await response.read()
-    records = await gateway.records()
-    assert [record.status for record in records[1:]] == [200] * 6
-    assert victim == "worker" or records[0].error_code is not None
-
-
-async def test_death_before_the_first_byte_is_retried_elsewhere(session, gateway, mended):
-    """A client whose replica is killed during the prefill gets its answer from the other one."""
-    prompt = "An engine that is about to be killed reads this. " * 100
-    url = f"{gateway.url}/v1/chat/completions"
-    request = asyncio.create_task(_status_and_replica(session, url, story(prompt, max_tokens=4)))
-    engine = await replica_in_use(session, gateway, mended)
-    engine.signal_api_server(signal.SIGKILL)
-    status, name = await request
-    assert status == 200
-    assert await replica_by_url(session, gateway, mended, name) is not engine
-    (record,) = await gateway.records()
-    assert (record.status, record.retries, record.replica) == (200, 1, name)
-
-
-async def test_a_replica_that_returns_is_used_again(session, gateway, mended):
-    """After a kill and a restart the gateway finds it by itself."""
-    engine = mended[0]
+        answer = await ask(session, together.url, story(2, f"Say {number}."))
+        assert (answer.status, answer.replica != name) == (200, True)
     engine.stop()
-    url = f"{gateway.url}/v1/chat/completions"
-    for number in range(4):
-        async with session.post(url, json=story(f"Say {number}.", max_tokens=2)) as response:
-            assert response.status == 200
-            await response.read()
     engine.start()
     await engine.wait_healthy()
     async with asyncio.timeout(10):
-        await gateway.until_available(2)
+        await together.until_available(2)
+    records = await together.records()
+    assert [record.status for record in records] == [200] * 9
+    assert [record.retries for record in records if record.usage.output_tokens == 4] == [1, 1]
+    failed = [record for record in records if record.error_code is not None]
+    assert [record.replica for record in failed] == [name], failed
 
 
-async def replica_in_use(session, gateway, replicas):
-    """Return the replica that has a request in flight, as the gateway counts."""
-    while True:
-        async with session.get(f"{gateway.admin}/replicas") as response:
-            names = [each["name"] for each in (await response.json())["data"] if each["in_flight"]]
-        if names:
-            return await replica_by_url(session, gateway, replicas, names[0])
-        await asyncio.sleep(0.05)
+@pytest.mark.parametrize("drains", [False, True])
+async def test_sigterm_of_an_engine_costs_no_new_request(session, in_turn, mended, drains):
+    """New requests, and those it leaves waiting, are answered; a stream ends whole, or in form.
 
-
-async def _status_and_replica(session, url, body):
-    async with session.post(url, json=body) as response:
-        await response.read()
-        return response.status, response.headers.get("x-headstart-replica")
+    By default vLLM stops computing at once and gives its open streams an error, or leaves them
+    without a word. With `--shutdown-timeout` it finishes them, looks healthy, and refuses what is
+    new.
+    """
+    engine, other = mended[drains], mended[not drains]
+    async with stream_from(session, in_turn, engine, max_tokens=80) as response:
+        open_stream = asyncio.create_task(read(response))
+        waiting = [  # one at each replica
+            asyncio.create_task(ask(session, in_turn.url, story(40, "Tell me a joke.")))
+            for _ in range(2)
+        ]
+        await in_turn.until(engine.name, "in_flight", 2)
+        engine.signal_api_server(signal.SIGTERM)
+        for number in range(12):
+            body = story(2, f"Say {number}.", stream=number % 2 == 0)
+            answer = await ask(session, in_turn.url, body)
+            assert (answer.status, answer.replica) == (200, other.name)
+            assert answer.is_done or number % 2
+        for answer in await asyncio.gather(*waiting):
+            assert (answer.status, answer.usage["completion_tokens"]) == (200, 40)
+        ended = await open_stream
+    assert (len(ended.errors), ended.is_done or not drains) == (0 if drains else 1, True)

@@ -1,4 +1,4 @@
-"""A real vLLM on one CPU core, as a process that a test may stop, freeze and kill."""
+"""A real vLLM on CPU, as processes that a test may stop, freeze and kill."""
 
 import asyncio
 import contextlib
@@ -6,36 +6,19 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from pathlib import Path
 
 import aiohttp
 
 MODEL_NAME = "smol"
+BLOCK_SIZE = 32
 
-CHAT_TEMPLATE = r"""
-{%- if messages[0].role == 'system' %}
-  {%- set system = messages[0].content %}{%- set rest = messages[1:] %}
-{%- else %}
-  {%- set system = 'You are a helpful assistant.' %}{%- set rest = messages %}
-{%- endif %}
-{{- '<|im_start|>system\n' + system }}
-{%- if tools %}
-  {{- '\n\nFunctions:' }}
-  {%- for tool in tools %}{{- '\n' + (tool | tojson) }}{%- endfor %}
-  {{- '\nTo call one: <tool_call>{"name": ..., "arguments": {...}}</tool_call>' }}
-{%- endif %}
-{{- '<|im_end|>\n' }}
-{%- for message in rest %}
-  {{- '<|im_start|>' + ('user' if message.role == 'tool' else message.role) + '\n' }}
-  {{- message.content or '' }}
-  {%- for call in message.tool_calls or [] %}
-    {{- '<tool_call>' + (call.function | tojson) + '</tool_call>' }}
-  {%- endfor %}
-  {{- '<|im_end|>\n' }}
-{%- endfor %}
-{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}
-"""
+CHAT_TEMPLATE = Path(__file__).parents[2] / "examples" / "vllm" / "smollm2-tools.jinja"
 """SmolLM2's own template has no place for tools; this one has."""
+
+_STOP_S = 30.0
+_FATAL = (signal.SIGTERM, signal.SIGKILL)
 
 
 def free_port() -> int:
@@ -47,27 +30,35 @@ def free_port() -> int:
 class VllmReplica:
     """One engine; `start` again after it was killed keeps its port.
 
+    It is an API server, which answers HTTP, and below it an engine core and a worker. They share a
+    session of their own, by which they are found again even when their parent is gone.
+
     Args:
         home: virtual environment with vLLM, and beside it the model as `smol`.
-        folder: for its chat template and log.
-        core: the CPU core it computes on.
+        folder: for its log.
+        nickname: of its log.
+        flags: further ones of `vllm serve`.
+
+    Attributes:
+        name: as the gateway calls it.
     """
 
-    def __init__(self, home: Path, folder: Path, core: int) -> None:
+    def __init__(self, home: Path, folder: Path, nickname: str, *flags: str) -> None:
         self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.name = f"127.0.0.1:{self.port}"
+        self.url = f"http://{self.name}"
         self._home = home
-        self._core = core
-        self._log = folder / f"vllm-{core}.log"
-        self._template = folder / "tools.jinja"
-        self._template.write_text(CHAT_TEMPLATE)
+        self._flags = flags
+        self._log = folder / f"vllm-{nickname}.log"
         self._process: subprocess.Popen | None = None
         self._num_workers = 0
+        self._is_ending = False
 
     def is_whole(self) -> bool:
-        """The server and all that it started are alive."""
+        """The server and all that it started are alive, and nothing was told to end."""
         assert self._process is not None
-        return self._process.poll() is None and len(self.worker_pids()) == self._num_workers
+        is_alive = self._process.poll() is None and len(self.worker_pids()) == self._num_workers
+        return is_alive and not self._is_ending
 
     def start(self) -> None:
         """Start it; it serves a minute later, see `wait_healthy`."""
@@ -76,18 +67,24 @@ class VllmReplica:
             "VLLM_NO_USAGE_STATS": "1",
             "VLLM_SERVER_DEV_MODE": "1",
             "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": str(self._core),
+            # A test asks one replica at a time, which may as well compute on all cores.
+            "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, sorted(os.sched_getaffinity(0)))),
         }
         # fmt: off
         command = [
             self._home / "VENV/bin/vllm", "serve", self._home / "smol",
             "--served-model-name", MODEL_NAME, "--host", "127.0.0.1", "--port", str(self.port),
-            "--enforce-eager", "--max-model-len", "4096", "--block-size", "32",
+            # A processor without bfloat16 instructions prefills six times as fast in float32.
+            "--dtype", "float32",
+            "--enforce-eager", "--max-model-len", "4096", "--block-size", str(BLOCK_SIZE),
+            # Steps of a second or two, so that slow is not taken for frozen.
+            "--max-num-batched-tokens", "256",
             "--enable-prefix-caching", "--enable-prompt-tokens-details",
             "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
-            "--chat-template", self._template,
+            "--chat-template", CHAT_TEMPLATE, *self._flags,
         ]
         # fmt: on
+        self._is_ending = False
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 command, env=environment, stdout=log, stderr=log, start_new_session=True
@@ -114,32 +111,41 @@ class VllmReplica:
 
     def worker_pids(self) -> list[int]:
         """Process ids of everything that it started: engine core and workers."""
-        found, todo = [], [self.api_server_pid]
-        while todo:
-            pid = todo.pop()
-            for task in Path(f"/proc/{pid}/task").iterdir():
-                children = [int(child) for child in (task / "children").read_text().split()]
-                found += children
-                todo += children
-        return found
+        found = []
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                state, _parent, _group, session = stat.read_text().rpartition(")")[2].split()[:4]
+                if state != "Z" and int(session) == self.api_server_pid:
+                    found.append(int(stat.parent.name))
+        return [pid for pid in found if pid != self.api_server_pid]
 
     def signal_workers(self, number: signal.Signals) -> None:
         """Send a signal to the engine core and its workers, not to the HTTP server."""
+        self._is_ending |= number in _FATAL
         for pid in self.worker_pids():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     def signal_api_server(self, number: signal.Signals) -> None:
         """Send a signal to the HTTP server alone."""
-        os.kill(self.api_server_pid, number)
+        self._is_ending |= number in _FATAL
+        assert self._process is not None
+        self._process.send_signal(number)
 
     def stop(self) -> None:
-        """End the whole process group that `start` made."""
+        """End every process of it.
+
+        By their ids, until none is left: a core that outlives its server would keep the port.
+        """
         if self._process is None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()
         self._process.wait()
+        deadline = time.monotonic() + _STOP_S
+        while self.worker_pids():
+            assert time.monotonic() < deadline, self.worker_pids()
+            self.signal_workers(signal.SIGKILL)
+            time.sleep(0.05)
 
     async def metric(self, name: str) -> float:
         """Return the sum of a metric's series."""
