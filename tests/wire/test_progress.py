@@ -15,6 +15,8 @@ vllm:request_success_total{engine="0",finished_reason="abort",model_name="smol"}
 http_requests_total{handler="/metrics",method="GET",status="2xx"} 2.0
 process_cpu_seconds_total 10.88
 sglang:generation_tokens_total{model_name="a"} 7.0
+headstart_engine_prefilled_tokens_total{engine="0",model_name="a"} 512.0
+headstart_engine_evicted_blocks_total{engine="0",model_name="a"} 0.0
 """
 
 
@@ -27,6 +29,7 @@ def test_figures_of_the_computing_part_are_read():
         b'vllm:num_requests_running{engine="0",model_name="smol"} 1.0',
         b'vllm:kv_cache_usage_perc{engine="0",model_name="smol"} 0.25',
         b'sglang:generation_tokens_total{model_name="a"} 7.0',
+        b'headstart_engine_prefilled_tokens_total{engine="0",model_name="a"} 512.0',
     )
 
 

@@ -21,6 +21,8 @@ _FIGURES: Final = frozenset(
         b"vllm:gpu_cache_usage_perc",
         b"vllm:num_requests_running",
         b"vllm:num_requests_waiting",
+        # The embedded engine takes all of a prompt's blocks at once, but counts each piece.
+        b"headstart_engine_prefilled_tokens_total",
         b"sglang:prompt_tokens_total",
         b"sglang:generation_tokens_total",
         b"sglang:cached_tokens_total",
@@ -30,7 +32,7 @@ _FIGURES: Final = frozenset(
         b"sglang:num_queue_reqs",
     }
 )
-_PREFIXES: Final = (b"vllm:", b"sglang:")
+_PREFIXES: Final = (b"vllm:", b"sglang:", b"headstart_engine_")
 
 
 def progress_figures(page: bytes) -> tuple[bytes, ...]:

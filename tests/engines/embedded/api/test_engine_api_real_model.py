@@ -1,5 +1,7 @@
 """What only a model that makes sense can show: histories that hit the cache turn after turn."""
 
+import asyncio
+
 import openai
 import pytest
 from engine_api_helpers import post
@@ -9,6 +11,7 @@ from headstart.engines.embedded.server import EngineServer
 from headstart.engines.embedded.settings import EngineSettings
 from headstart.prompt.tool_calls import parse_tool_calls
 from headstart.prompt.tool_form import render_tool_call
+from headstart.wire.progress import progress_figures
 
 BLOCK = 16
 SYSTEM = {
@@ -98,3 +101,17 @@ async def test_salts_isolate_and_the_same_salt_shares(server):
             cached.append(answer.usage.prompt_tokens_details.cached_tokens)
             full = (answer.usage.prompt_tokens - 1) // BLOCK * BLOCK
     assert cached == [0, full, 0]
+
+
+async def test_a_long_prompt_shows_on_the_metrics_page_piece_by_piece(server, http):
+    """Whoever watches the engine can tell a long prefill from one that hangs."""
+    text = " ".join(str(number * 7919) for number in range(250))
+    messages = [{"role": "user", "content": text}]
+    answer = asyncio.create_task(chat(http, server, messages, max_tokens=1))
+    seen = set()
+    while not answer.done():
+        async with http.get(f"{server.url}/metrics") as response:
+            seen.add(progress_figures(await response.read()))
+    pieces = (await answer)["usage"]["prompt_tokens"] // 512
+    assert pieces >= 2
+    assert len(seen) > pieces
