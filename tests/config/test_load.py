@@ -404,7 +404,10 @@ def test_a_variable_that_sets_nothing_is_reported_with_the_nearest(load):
     text = "engines: [{url: http://a, api_key_env: HEADSTART_A_KEY}]"
     environment = {"HEADSTART_A_KEY": "x", "HEADSTART_LISTN": "1"}
     environment |= {"HEADSTART_TEST_ANYTHING": "x", "HEADSTART_CI_CACHE": "x"}
+    environment |= {"HEADSTART_ADMIN_KEYS": "x"}
     assert load(text, environment).warnings == (
+        "the environment variable HEADSTART_ADMIN_KEYS sets nothing; did you mean "
+        "`HEADSTART_ADMIN_KEY`?",
         "the environment variable HEADSTART_LISTN sets nothing; did you mean `HEADSTART_LISTEN`?",
     )
 

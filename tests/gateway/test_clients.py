@@ -165,6 +165,11 @@ async def test_continue_is_said_to_a_client_that_waits_for_it():
         (get("/v1/../admin"), 404, "not_found"),
         (get("/v1/%2e%2e/admin"), 404, "not_found"),
         (get("/v1"), 404, "not_found"),
+        # An engine would generate for these, past what is counted and looked at by path.
+        (post(chat(), path="/v1/%63hat/completions"), 404, "not_found"),
+        (post(chat(), path="/v1/chat%2Fcompletions"), 404, "not_found"),
+        (post(chat(), path="/v1//chat/./completions"), 404, "not_found"),
+        (post(chat(), path="/v1/responses/"), 404, "not_found"),
     ],
 )
 async def test_refusals_have_openais_form_and_keep_the_connection(raw, status, code):

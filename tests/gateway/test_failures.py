@@ -109,6 +109,33 @@ async def test_death_in_a_stream_becomes_an_error_event_and_a_proper_end(die):
     assert record.ttft_s is not None
 
 
+async def test_death_in_a_stream_of_messages_is_told_in_anthropics_form():
+    """By the event's name: without one its client would take the stream for complete."""
+
+    async def answer(_request: Received, wire: Wire) -> None:
+        await wire.begin_stream()
+        await wire.piece(ping)
+        await read_first.wait()
+        await die_of_nonsense(wire)
+
+    ping = b'event: ping\ndata: {"type":"ping"}\n\n'
+    read_first = asyncio.Event()
+    async with running(*pair(answer)) as up:
+        client = await RawClient.connect(up.port)
+        await client.send(post(chat(stream=True), path="/v1/messages"))
+        await client.read_head()
+        assert await client.read_piece() == ping
+        read_first.set()
+        event = await client.read_piece()
+        assert await client.read_piece() == b""
+        client.close()
+        unknown = await up.ask(post({"model": "nope"}, path="/v1/messages"))
+    assert event.startswith(b'event: error\ndata: {"type":"error","error":{"type":"api_error",')
+    assert unknown.status == 404
+    assert unknown.json()["type"] == "error"
+    assert unknown.json()["error"]["type"] == "not_found_error"
+
+
 async def test_death_in_a_plain_body_cuts_the_connection():
     """A short body must not look like a whole one."""
 

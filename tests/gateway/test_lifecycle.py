@@ -87,22 +87,37 @@ async def test_a_connection_made_just_before_draining_gets_its_answer():
         client.close()
 
 
-async def test_draining_ends_after_drain_s():
-    """What is still open then is cut by `close`, and recorded."""
+async def test_what_is_open_after_drain_s_fails_in_form():
+    """A stream with an event, the rest with a 503; no client is said to have left."""
 
-    async def answer(_request: Received, wire: Wire) -> None:
+    async def answer(request: Received, wire: Wire) -> None:
+        if request.json().get("stream"):
+            await wire.begin_stream()
+            await wire.piece(token_event("a"))
         await wire.closed()
 
-    async with running(ScriptedEngine(answer), drain_s=0.05) as up:
-        client = await RawClient.connect(up.port)
-        await client.send(post(chat()))
-        await eventually(lambda: up.gateway.num_open_requests == 1)
+    engines = [ScriptedEngine(answer), ScriptedEngine(answer, name="r1")]
+    async with running(*engines, drain_s=0.05) as up:
+        streaming = await RawClient.connect(up.port)
+        await streaming.send(post(chat(stream=True)))
+        await streaming.read_head()
+        assert await streaming.read_piece() == token_event("a")
+        waiting = await RawClient.connect(up.port)
+        await waiting.send(post(chat()))
+        await eventually(lambda: sum(len(engine.requests) for engine in engines) == 2)
         await up.gateway.drain()
-        assert up.gateway.num_open_requests == 1
         await up.gateway.close()
-        assert await client.is_closed()
-        client.close()
-    assert [record.status for record in up.records] == [499]
+        event = await streaming.read_piece()
+        assert await streaming.read_piece() == b""
+        reply = await waiting.read_reply()
+        streaming.close()
+        waiting.close()
+    assert event.startswith(b'data: {"error":{"message":"The gateway is shutting down')
+    assert (reply.status, reply.json()["error"]["code"]) == (503, "no_replica_available")
+    assert sorted((record.status, record.error_code) for record in up.records) == [
+        (200, "no_replica_available"),
+        (503, "no_replica_available"),
+    ]
 
 
 async def test_draining_an_idle_gateway_is_immediate():

@@ -143,6 +143,29 @@ def test_a_host_with_a_comma_is_refused():
     assert isinstance(read(b"GET / HTTP/1.1\r\nHost: a,b\r\n\r\n").error, BadRequest)
 
 
+@pytest.mark.parametrize("host", ["a b", "a/b", "a@b", "a:b", "[::1", "::1", "h\u00f6st", "a:1:2"])
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+def test_a_host_that_is_none_is_refused(host, version):
+    """RFC 9112 §3.2: an invalid field value is a 400."""
+    raw = f"GET / HTTP/{version}\r\nHost: {host}\r\n\r\n".encode()
+    assert isinstance(read(raw).error, BadRequest)
+
+
+@pytest.mark.parametrize(
+    "host", ["", "a", "A_b.example-1.org:8080", "10.0.0.1:", "[::1]:80", "[fe80::1%25eth0]", "%61"]
+)
+def test_every_form_of_host_is_taken(host):
+    """Names, addresses of both kinds, with a port and without."""
+    reader = read(f"GET / HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+    assert reader.error is None
+    assert len(reader.requests) == 1
+
+
+def test_a_target_with_a_fragment_is_refused():
+    """An engine that cuts it off reads another path than was counted here."""
+    assert isinstance(read(b"GET /v1/x#y HTTP/1.1\r\nHost: a\r\n\r\n").error, BadRequest)
+
+
 def test_a_declared_body_beyond_the_limit_is_refused_before_it_is_read():
     """413 comes with the head."""
     reader = read(HEAD + b"Content-Length: 65\r\n\r\n", limits=SMALL)

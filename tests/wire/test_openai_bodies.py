@@ -39,7 +39,9 @@ def test_parts_come_in_the_order_in_which_they_enter_the_model():
     "body",
     [
         b'{"model":5}',
-        b'{"stream":"yes"}',
+        b'{"stream":"maybe"}',
+        b'{"stream":"false"}',
+        b'{"stream":[1]}',
         b'{"messages":"x"}',
         b'{"stream_options":3}',
         b'{"tools":{}}',
@@ -51,6 +53,12 @@ def test_wrong_types_are_left_to_the_engine(body):
     assert peek.model_name() == ""
     assert not peek.is_stream()
     assert not peek.asks_for_usage()
+
+
+@pytest.mark.parametrize("word", ["true", "1", "1.0", '"true"', '"True"', '"yes"', '"on"', '"1"'])
+def test_what_vllm_takes_for_true_asks_for_a_stream(word):
+    """Else it would stream and nobody would have asked for its usage."""
+    assert peek_request(b'{"stream":%b}' % word.encode()).is_stream()
 
 
 @pytest.mark.parametrize(

@@ -378,7 +378,7 @@ def _unused_variables(environment: Mapping[str, str], reading: Reading) -> tuple
     used = " ".join(origin.place for origin in reading.origins.values()).split()
     named = {word.rstrip(",") for word in used}
     return tuple(
-        f"the environment variable {name} sets nothing; {nearest(name, known)}"
+        f"the environment variable {name} sets nothing; {nearest(name, known.keys() | _NOT_KEYS)}"
         for name in sorted(environment)
         if name.startswith(PREFIX)
         and name not in known

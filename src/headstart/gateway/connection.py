@@ -31,6 +31,10 @@ class ActiveRequest(Protocol):
         """Hear that the client has left."""
         ...
 
+    def gateway_ends(self) -> None:
+        """Hear that it has to end now."""
+        ...
+
     def client_paused(self) -> None:
         """Hear that the client is slow."""
         ...
@@ -209,6 +213,13 @@ class ClientConnection(asyncio.Protocol):
         """Close at once, so that the client sees a broken response and not a short one."""
         if self._transport is not None:
             self._transport.abort()
+
+    def end(self) -> None:
+        """Let what is being answered fail in form; close once it is written."""
+        if self.active is not None:
+            self.active.gateway_ends()
+        if self._transport is not None:
+            self._transport.close()
 
     def close_when_idle(self) -> None:
         """Close now if nothing is being received or answered."""

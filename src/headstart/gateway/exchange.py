@@ -24,6 +24,7 @@ from headstart.errors import (
     QueueFull,
     UpstreamError,
     UpstreamTimeout,
+    UpstreamUnavailable,
 )
 from headstart.gateway.data_path import ClientPort, DataPath
 from headstart.gateway.limits import Admission
@@ -167,6 +168,18 @@ class Exchange:
             self._end_wait()
         self._error_code = CLIENT_DISCONNECTED
         self._finish(_STATUS_CLIENT_CLOSED, closes=True)
+
+    def gateway_ends(self) -> None:
+        """Hear that the gateway ends now: fail in form."""
+        if self._is_done:
+            return
+        if self._call is not None:
+            self._call.abort()
+        error = UpstreamUnavailable("The gateway is shutting down; try again elsewhere.")
+        if self._relay is not None and not self._unsent:
+            self._end_broken(self._relay, error)
+        else:
+            self._answer(error)
 
     def client_paused(self) -> None:
         """Hear that the client is slow: take nothing more from the engine."""

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Final
 from urllib.parse import unquote
 
+from headstart.accounting.metrics import USAGE_PATHS
 from headstart.accounting.record import RequestRecord
 from headstart.errors import HeadstartError, NotFound, UpstreamUnavailable
 from headstart.gateway.connection import ClientConnection
@@ -176,5 +177,11 @@ class Handler:
 def _is_forwarded(path: str) -> bool:
     if not path.startswith("/v1/") and path not in _ENGINE_PATHS:
         return False
-    # `/v1/../admin` would leave the part of the engine that clients may reach.
-    return ".." not in unquote(path).split("/")
+    segments = unquote(path).split("/")
+    if ".." in segments:
+        # `/v1/../admin` would leave the part of the engine that clients may reach.
+        return False
+    # Engines, and proxies before them, take `/v1/%63hat/completions` and the like for a path that
+    # is looked at and counted here by its name, and so would generate past the tenant's limits.
+    meant = "/" + "/".join(segment for segment in segments if segment not in ("", "."))
+    return meant == path or meant not in USAGE_PATHS

@@ -9,6 +9,7 @@ from typing import Final
 
 from headstart.errors import HeadstartError
 from headstart.types import JsonObject
+from headstart.wire.anthropic import MESSAGES_PATH, messages_error_event
 from headstart.wire.http1 import (
     CONNECTION_FIELDS,
     LAST_CHUNK,
@@ -63,6 +64,7 @@ class ResponseRelay:
         "_collected",
         "_is_chunked",
         "_is_fault",
+        "_is_messages",
         "_is_open_ended",
         "_num_collected",
         "_scanner",
@@ -77,6 +79,7 @@ class ResponseRelay:
     ) -> None:
         self.is_event_stream = head.is_event_stream
         self._scanner = SseScanner(hides_usage=hides_usage) if self.is_event_stream else None
+        self._is_messages = request.path == MESSAGES_PATH
         self._is_fault = head.status == HTTPStatus.INTERNAL_SERVER_ERROR
         is_read = head.is_json and (head.status < 400 or self._is_fault)
         self._collected: list[bytes] | None = [] if is_read else None
@@ -143,7 +146,8 @@ class ResponseRelay:
         """
         if self._scanner is None or not self._is_open_ended:
             return None
-        event = self._frame(self._scanner.abandon() + error_event(error))
+        own = messages_error_event(error) if self._is_messages else error_event(error)
+        event = self._frame(self._scanner.abandon() + own)
         return event + LAST_CHUNK if self._is_chunked else event
 
     def usage(self) -> JsonObject | None:

@@ -7,6 +7,7 @@ import msgspec
 
 from headstart.errors import HeadstartError, MethodNotAllowed, NotFound, Overloaded, RateLimit
 from headstart.gateway.state import ReplicaStatus
+from headstart.wire.anthropic import MESSAGES_PATH, messages_error_body
 from headstart.wire.http1 import Request, simple_response
 from headstart.wire.openai import error_body
 
@@ -17,7 +18,7 @@ _UNAVAILABLE_RETRY_AFTER_S: Final = b"1"
 def error_response(
     request: Request | None, error: HeadstartError, request_id: str, *, closes: bool
 ) -> bytes:
-    """Return `error` as a whole response in OpenAI's form.
+    """Return `error` as a whole response in the form of the API that was called.
 
     Args:
         request: what is answered; None if it could not be read.
@@ -34,9 +35,10 @@ def error_response(
         extra.append((b"retry-after", _UNAVAILABLE_RETRY_AFTER_S))
     elif isinstance(error, MethodNotAllowed):
         extra.append((b"allow", (error.param or "").encode("ascii")))  # RFC 9110 §10.2.1
+    is_messages = request is not None and request.path == MESSAGES_PATH
     return simple_response(
         error.status,
-        error_body(error),
+        messages_error_body(error) if is_messages else error_body(error),
         extra=extra,
         is_keep_alive=not closes,
         has_body=request is None or request.method != "HEAD",

@@ -17,6 +17,9 @@ _BACKLOG: Final = 1024
 # A request may be so long behind its connection, which would otherwise be closed under it.
 _SETTLE_S: Final = 0.25
 
+# For the errors of what is cut off to reach its clients.
+_LAST_WORDS_S: Final = 0.5
+
 
 class DataServer:
     """Listens, keeps the connections, and ends them.
@@ -134,12 +137,18 @@ class DataServer:
                 await self._is_drained.wait()
 
     async def close(self) -> None:
-        """Stop listening and cut every connection."""
+        """Stop listening, let what is open fail in form, and cut who does not take that."""
         self.is_draining = True
         if self._server is not None:
             self._server.close()
         if self._acceptor is not None:
             await self._acceptor.close()
+        for connection in list(self._connections):
+            connection.end()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS_S):
+                while self._connections:
+                    await asyncio.sleep(_LAST_WORDS_S / 50)
         for connection in list(self._connections):
             connection.cut()
         while self._connections:

@@ -5,6 +5,7 @@ result for the same bytes however they are cut. Neither does I/O. See `http1` fo
 operation, and `known_head` for what happens before a parser is asked.
 """
 
+import re
 from collections import deque
 from typing import Final
 
@@ -46,6 +47,10 @@ _REQUEST_FIELDS: Final = frozenset(
         b"x-api-key",
     }
 )
+
+# RFC 3986 §3.2.2 and RFC 9110 §7.2, without the comma: no host has one, and it is what joins two
+# fields. Empty is a host (RFC 9112 §3.2).
+_HOST: Final = re.compile(rb"(?:\[[\w:.~%-]+\]|[\w.~!$&'()*+;=%-]*)(?::[0-9]*)?")
 
 
 class RequestReader:
@@ -220,12 +225,14 @@ class RequestReader:
         self._is_quiet = False
         fields = self._fields
         version = self._parser.get_http_version()
-        if version == "1.1":
-            # RFC 9112 §3.2: exactly one. A comma is in no host, but joins two fields.
-            if b"," in fields.get(b"host", b","):
-                raise BadRequest("The request needs exactly one Host field.")
-        elif version != "1.0":
+        if version not in ("1.1", "1.0"):
             raise BadRequest(f"HTTP/{version} is not supported; use HTTP/1.1.")
+        # RFC 9112 §3.2: exactly one, which HTTP/1.0 may leave out.
+        if _HOST.fullmatch(fields.get(b"host", b"," if version == "1.1" else b"")) is None:
+            raise BadRequest("The request needs exactly one Host field, with a host in it.")
+        # RFC 9112 §3.2: a target has no fragment. Engines cut one off and so read another path.
+        if b"#" in self._target:
+            raise BadRequest("A request target has no fragment; write `#` as %23.")
         length = fields.get(LENGTH)
         if length is not None:
             if len(length) > MAX_DIGITS or int(length) > self._limits.max_body_bytes:

@@ -16,6 +16,9 @@ from headstart.types import JsonObject
 # The decoder hands out this very object for members that a body does not have.
 _ABSENT: Final = msgspec.Raw()
 
+# What pydantic reads as true, besides the number 1.
+_TRUE_WORDS: Final = frozenset(("true", "t", "yes", "y", "on", "1"))
+
 
 class RequestPeek(msgspec.Struct):
     """Members of a request body that the gateway looks at; `Raw` ones are empty if absent."""
@@ -40,8 +43,10 @@ class RequestPeek(msgspec.Struct):
         return self.model if isinstance(self.model, str) else ""
 
     def is_stream(self) -> bool:
-        """Return whether the body asks for a stream."""
-        return self.stream is True
+        """Return whether the body asks for a stream, to engines that read loosely too."""
+        # vLLM and SGLang take 1 and "true" for true (pydantic), and then stream.
+        stream = self.stream
+        return stream == 1 or (isinstance(stream, str) and stream.lower() in _TRUE_WORDS)
 
     def has_prompt_object(self) -> bool:
         """Return whether `prompt` names a template."""

@@ -58,7 +58,8 @@ async def test_a_second_signal_cuts_off_what_is_open(engine, tmp_path):
         served.process.send_signal(signal.SIGINT)
         status, _out = await served.end()
     assert status == 1
-    assert [record.status for record in read_records(tmp_path / STORE_FILE)] == [499] * 4
+    codes = [record.error_code for record in read_records(tmp_path / STORE_FILE)]
+    assert codes == ["no_replica_available"] * 4
 
 
 async def test_a_worker_that_does_not_drain_is_killed(engine, tmp_path):
