@@ -86,11 +86,11 @@ async def closed(writers):
 
 @pytest.mark.parametrize("number", [2, 3])
 async def test_each_takes_its_part(number):
-    """As even as can be, one after the other."""
+    """Nearly even, one after the other: a moment is all that one leaves to another."""
     async with sharing(number) as (port, _acceptors):
-        names, writers = await takers(port, 12)
-        assert sorted(names) == sorted(list(range(number)) * (12 // number))
+        names, writers = await takers(port, 24)
         await closed(writers)
+    assert min(names.count(index) for index in range(number)) >= 24 // number - 3
 
 
 async def test_a_burst_is_shared(tmp_path):
@@ -98,31 +98,31 @@ async def test_a_burst_is_shared(tmp_path):
     async with sharing(2) as (port, _acceptors):
         found = await asyncio.gather(*(takers(port, 1) for _ in range(64)))
         counts = [sum(names == [index] for names, _writers in found) for index in range(2)]
-        assert sum(counts) == 64
-        assert min(counts) >= 24
         await closed([writer for _names, writers in found for writer in writers])
+    assert sum(counts) == 64
+    assert min(counts) >= 16
 
 
 async def test_a_connection_waits_for_nobody_who_does_not_come():
     """Another process seems idle and is stuck: this one takes the connection a moment later."""
     async with sharing(1, cells=[1 << 62, 0]) as (port, _acceptors):
         names, writers = await takers(port, 5)
-        assert names == [0] * 5
         await closed(writers)
+    assert names == [0] * 5
 
 
 async def test_who_stops_leaves_the_port_to_the_others():
     """And what it holds stays open."""
     async with sharing(2) as (port, acceptors):
-        names, writers = await takers(port, 2)
-        assert sorted(names) == [0, 1]
+        before, writers = await takers(port, 8)
         acceptors[0].stop()
-        names, more = await takers(port, 4)
-        assert names == [1] * 4
+        meanwhile, more = await takers(port, 8)
         acceptors[0].start()
-        names, most = await takers(port, 3)
-        assert names.count(0) == 3
+        after, most = await takers(port, 8)
         await closed([*writers, *more, *most])
+    assert set(before) == {0, 1}
+    assert meanwhile == [1] * 8
+    assert after.count(0) >= 6
 
 
 async def test_a_client_that_does_not_speak_tls_is_dropped():

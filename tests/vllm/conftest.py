@@ -28,9 +28,10 @@ def replicas(vllm_home, tmp_path_factory):
     The first one ends as vLLM does by default, at once; the second drains.
     """
     folder = tmp_path_factory.mktemp("vllm")
+    cores = sorted(os.sched_getaffinity(0))
     engines = [
-        VllmReplica(vllm_home, folder, "default"),
-        VllmReplica(vllm_home, folder, "draining", "--shutdown-timeout", str(DRAINS_S)),
+        VllmReplica(vllm_home, folder, cores[0], "default"),
+        VllmReplica(vllm_home, folder, cores[-1], "draining", "--shutdown-timeout", str(DRAINS_S)),
     ]
     try:
         for engine in engines:
@@ -54,7 +55,7 @@ async def gateway(replicas, tmp_path):
 async def in_turn(replicas, tmp_path):
     """A gateway that asks both in turn, and is soon at the end of its patience."""
     urls = [engine.url for engine in replicas]
-    settings = {"routing_policy": "round_robin", "health_stall_s": 5}
+    settings = {"routing_policy": "round_robin", "health_stall_s": 8}
     async with GatewayProcess.serving(
         urls, tmp_path, upstream_between_chunks_s=30, **settings
     ) as process:

@@ -36,6 +36,7 @@ class VllmReplica:
     Args:
         home: virtual environment with vLLM, and beside it the model as `smol`.
         folder: for its log.
+        core: the processor that it computes on.
         nickname: of its log.
         flags: further ones of `vllm serve`.
 
@@ -43,11 +44,12 @@ class VllmReplica:
         name: as the gateway calls it.
     """
 
-    def __init__(self, home: Path, folder: Path, nickname: str, *flags: str) -> None:
+    def __init__(self, home: Path, folder: Path, core: int, nickname: str, *flags: str) -> None:
         self.port = free_port()
         self.name = f"127.0.0.1:{self.port}"
         self.url = f"http://{self.name}"
         self._home = home
+        self._core = core
         self._flags = flags
         self._log = folder / f"vllm-{nickname}.log"
         self._process: subprocess.Popen | None = None
@@ -67,8 +69,8 @@ class VllmReplica:
             "VLLM_NO_USAGE_STATS": "1",
             "VLLM_SERVER_DEV_MODE": "1",
             "VLLM_CPU_KVCACHE_SPACE": "1",
-            # A test asks one replica at a time, which may as well compute on all cores.
-            "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, sorted(os.sched_getaffinity(0)))),
+            # One thread: with several, each waits by spinning for one that a neighbour displaces.
+            "VLLM_CPU_OMP_THREADS_BIND": str(self._core),
         }
         # fmt: off
         command = [
