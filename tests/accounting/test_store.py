@@ -138,8 +138,9 @@ def test_only_the_newest_are_read_oldest_first(store, path):
     assert read_records(path, since_s=2.0) == records[2:]
 
 
-def test_two_gateways_may_open_a_new_store_together(path):
-    """Whoever is second finds the tables there."""
+@pytest.mark.parametrize("attempt", range(8))
+def test_several_may_open_a_new_store_together(path, attempt):
+    """Whoever is second waits, and finds the tables there."""
     stores, errors = [], []
 
     def open_store():

@@ -6,6 +6,7 @@ written, and a power cut at most the last seconds.
 """
 
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import chain
@@ -21,6 +22,11 @@ STORE_FILE = "headstart.db"
 
 _BUSY_S = 0.25
 """How long a write waits for another process's lock before the recorder takes its turn again."""
+
+_OPEN_S = 5.0
+"""How long opening waits for others that open the same new file, or bring it up to date."""
+
+_SWITCH_PAUSE_S = 0.01
 
 _COLUMNS = (
     "request_id",
@@ -128,14 +134,15 @@ class RequestStore:
         try:
             # Opened here, so that a bad path stops the start; used by the recorder's thread only.
             self._connection = sqlite3.connect(
-                path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
+                path, timeout=_OPEN_S, isolation_level=None, check_same_thread=False
             )
         except sqlite3.Error as error:
             raise _unavailable(path, str(error)) from error
         try:
-            self._connection.execute("PRAGMA journal_mode = WAL")
+            _use_wal(self._connection)
             self._connection.execute("PRAGMA synchronous = NORMAL")
             _migrate(self._connection, path)
+            self._connection.execute(f"PRAGMA busy_timeout = {round(_BUSY_S * 1000)}")
         except sqlite3.Error as error:
             self._connection.close()
             raise _unavailable(path, str(error)) from error
@@ -202,6 +209,25 @@ def read_records(path: Path, *, since_s: float = 0.0, limit: int = 1000) -> list
     except sqlite3.Error as error:
         raise _unavailable(path, str(error)) from error
     return [_record(row) for row in reversed(rows)]
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Switch to write-ahead logging, which a new file needs once.
+
+    SQLite does not wait for another process that is just switching the same file, however long
+    its timeout is, so this does.
+    """
+    deadline = time.monotonic() + _OPEN_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            is_busy = error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+            if not is_busy or time.monotonic() > deadline:
+                raise
+            time.sleep(_SWITCH_PAUSE_S)
+        else:
+            return
 
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
