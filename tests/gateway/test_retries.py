@@ -239,3 +239,21 @@ async def test_a_kept_connection_that_was_closed_is_replaced():
         engine.answer = Once(close)
         assert (await up.ask(post(chat()))).status == 200
     assert [record.retries for record in up.records] == [0, 1]
+
+
+async def test_a_500_that_cannot_be_read_is_passed_on_as_it_comes():
+    """Nothing of it is held back, however long it is."""
+    may_go_on = asyncio.Event()
+
+    async def answer(_request: Received, wire: Wire) -> None:
+        await wire.send(b"HTTP/1.1 500 E\r\ncontent-type: text/plain\r\ncontent-length: 6\r\n\r\n")
+        await wire.send(b"one")
+        await may_go_on.wait()
+        await wire.send(b"two")
+
+    async with running(ScriptedEngine(answer)) as up:
+        client = await RawClient.connect(up.port)
+        await client.send(post(chat()))
+        assert (await client.read_head())[0] == 500
+        may_go_on.set()
+        client.close()

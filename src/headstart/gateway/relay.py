@@ -107,7 +107,8 @@ class ResponseRelay:
         """Whether all up to `piece`, which `body` returned, does not show yet what is answered."""
         if self._scanner is not None:
             return not piece
-        return self._is_fault and self._num_collected < _MAX_FAULT_BYTES
+        is_readable = self._is_fault and self._collected is not None
+        return is_readable and self._num_collected < _MAX_FAULT_BYTES
 
     @property
     def has_engine_ended(self) -> bool:
