@@ -12,8 +12,8 @@ TokenId = NewType("TokenId", int)
 BlockHash = NewType("BlockHash", bytes)
 """16 bytes: the hash of a full block's tokens chained with its parent's hash and the namespace."""
 
-PrefixKey = NewType("PrefixKey", int)
-"""128-bit unsigned integer: chained hash over the leading bytes of a prompt, up to one block."""
+PrefixKey = NewType("PrefixKey", bytes)
+"""16 bytes: chained hash over everything in a prompt up to the end of one block."""
 
 JsonObject = dict[str, object]
 """A parsed JSON object whose unknown fields are passed on untouched."""

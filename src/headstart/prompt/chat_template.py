@@ -86,6 +86,25 @@ def _raise_exception(message: object) -> None:
     raise jinja2.TemplateError(str(message))
 
 
+def parse_template(source: str) -> nodes.Template:
+    """Return the syntax tree of a chat template, for who asks what it reads.
+
+    Raises:
+        TemplateError: the source is not valid Jinja2.
+    """
+    try:
+        return _make_environment().parse(source)
+    except jinja2.TemplateSyntaxError as exc:
+        raise _unparsable(exc) from exc
+
+
+def _unparsable(exc: jinja2.TemplateSyntaxError) -> TemplateError:
+    return TemplateError(
+        f"The chat template cannot be parsed (line {exc.lineno}: {exc.message}); "
+        "use a model file with a valid tokenizer.chat_template."
+    )
+
+
 def _make_environment() -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols]
@@ -120,10 +139,7 @@ class ChatTemplate:
         try:
             self._template = _make_environment().from_string(source)
         except jinja2.TemplateSyntaxError as exc:
-            raise TemplateError(
-                f"The chat template cannot be parsed (line {exc.lineno}: {exc.message}); "
-                "use a model file with a valid tokenizer.chat_template."
-            ) from exc
+            raise _unparsable(exc) from exc
         self.renders_tools = self._has_place_for({"tools": [_PROBE_TOOL]})
         self.renders_schema = self._has_place_for({"response_schema": _PROBE_SCHEMA})
 
@@ -171,6 +187,18 @@ class ChatTemplate:
             "strftime_now": _clock_reader(now),
         }
         return self._render(variables)
+
+    def render_variables(self, variables: Mapping[str, object], now: datetime | None) -> str:
+        """Return the template's text for `variables` as they are: nothing is normalised or added.
+
+        Args:
+            variables: `messages`, `tools` and the rest, in the shape that an engine gives them.
+            now: what `strftime_now` formats.
+
+        Raises:
+            TemplateError: the template refuses them.
+        """
+        return self._render({**variables, "strftime_now": _clock_reader(now)})
 
     def _render(self, variables: Mapping[str, object]) -> str:
         try:
