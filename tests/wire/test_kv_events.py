@@ -16,6 +16,7 @@ from headstart.wire.kv_events import (
     KvEventDecodeError,
     RemovedBlocks,
     StoredBlocks,
+    UnknownKvEventError,
     decode_batch,
     decode_sequence,
     encode_batch,
@@ -125,11 +126,65 @@ def test_short_arrays_of_old_releases_and_appended_fields_of_new_ones_decode():
         assert decoded == StoredBlocks((1,), None, (5, 6), 2)
 
 
-@pytest.mark.parametrize("rank_key", ["data_parallel_rank", "dp_rank"])
+@pytest.mark.parametrize("rank_key", ["data_parallel_rank", "dp_rank", "attn_dp_rank"])
 def test_a_batch_as_a_map_decodes_to_the_same(rank_key):
     ts, events, rank = msgspec.msgpack.decode(encode_batch(BATCH))
     payload = msgspec.msgpack.encode({"ts": ts, "events": events, rank_key: rank})
     assert decode_batch(payload) == BATCH
+
+
+def test_sglangs_salt_is_read_and_its_session_passed_over():
+    event = {
+        "type": "BlockStored",
+        "block_hashes": [-7],
+        "parent_block_hash": None,
+        "token_ids": [5],
+        "block_size": 1,
+        "lora_id": None,
+        "medium": "CPU_PINNED",
+        "cache_salt": "tenant-7",
+        "session_id": "s-1",
+    }
+    (decoded,) = decode_batch(msgspec.msgpack.encode([0.0, [event], None])).events
+    assert decoded == StoredBlocks((-7,), None, (5,), 1, medium="CPU_PINNED", cache_salt="tenant-7")
+
+
+def test_offloaded_blocks_are_announced_by_their_names_alone():
+    event = {
+        "type": "BlockStored",
+        "block_hashes": [b"\x01" * 32],
+        "parent_block_hash": None,
+        "token_ids": [],
+        "block_size": 0,
+        "lora_id": None,
+        "medium": "CPU",
+        "lora_name": None,
+        "locality": "local",
+    }
+    (decoded,) = decode_batch(msgspec.msgpack.encode([0.0, [event]])).events
+    assert (decoded.block_hashes, decoded.token_ids) == ((b"\x01" * 32,), ())
+
+
+def test_a_removal_may_say_how_many_copies_are_left():
+    event = {"type": "BlockRemoved", "block_hashes": [1], "remaining_copy_counts": [2]}
+    (decoded,) = decode_batch(msgspec.msgpack.encode([0.0, [event]])).events
+    assert decoded.remaining_copy_counts == (2,)
+    assert decode_batch(encode_batch(KvEventBatch(0.0, (decoded,)))).events == (decoded,)
+
+
+def test_maps_and_arrays_may_stand_in_one_batch():
+    events = [["BlockRemoved", [1]], {"type": "BlockRemoved", "block_hashes": [2]}]
+    decoded = decode_batch(msgspec.msgpack.encode([0.0, events])).events
+    assert decoded == (RemovedBlocks((1,)), RemovedBlocks((2,)))
+
+
+@pytest.mark.parametrize("odd", [["BlockMoved", [1]], {"type": "BlockMoved", "to": "DISK"}])
+def test_an_unknown_type_of_event_is_an_error_that_carries_the_rest(odd):
+    payload = msgspec.msgpack.encode([0.0, [odd, ["BlockRemoved", [1]]], 3])
+    with pytest.raises(UnknownKvEventError, match="BlockMoved") as caught:
+        decode_batch(payload)
+    assert caught.value.kinds == {"BlockMoved"}
+    assert caught.value.batch == KvEventBatch(0.0, (RemovedBlocks((1,)),), 3)
 
 
 def test_signed_hashes_of_sglang_stay_signed():
@@ -150,7 +205,11 @@ def test_signed_hashes_of_sglang_stay_signed():
         msgspec.msgpack.encode([1.0, [["BlockStored", [1], "x", [1], 1, None]]]),
         msgspec.msgpack.encode([1.0, [["BlockStored", [1], None, [1, 2, 3], 2, None]]]),
         msgspec.msgpack.encode([1.0, [["BlockStored", [1], None, [True, 2], 2, None]]]),
-        msgspec.msgpack.encode([1.0, [["BlockStored", [1], None, [], 0, None]]]),
+        msgspec.msgpack.encode([1.0, [["BlockStored", [1], None, [1], 0, None]]]),
+        msgspec.msgpack.encode([1.0, [["BlockStored", [1], None, [1.5], 1, None]]]),
+        msgspec.msgpack.encode([1.0, [{"block_hashes": [1]}]]),
+        msgspec.msgpack.encode([1.0, [{"type": "BlockStored", "block_hashes": [1]}]]),
+        msgspec.msgpack.encode({"ts": 1.0, "events": {}}),
         msgspec.msgpack.encode([1.0, [["BlockStored", [1], None, [1], 1, "lora"]]]),
         msgspec.msgpack.encode([1.0, [["BlockStored", [1], None, [1], 1, None, None, None, "k"]]]),
     ],

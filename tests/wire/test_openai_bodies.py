@@ -23,16 +23,69 @@ def test_a_body_is_read_as_far_as_needed():
     peek = peek_request(b'{"model":"m","stream":true,"messages":[ {"a": 1.0} ],"x":{"y":1}}')
     assert peek.model_name() == "m"
     assert peek.is_stream()
-    assert bytes(peek.messages) == b'[ {"a": 1.0} ]'
+    assert [bytes(message) for message in peek.messages] == [b'{"a": 1.0}']
     assert not peek.has_prompt_object()
     assert not peek.has_stream_options()
 
 
 def test_parts_come_in_the_order_in_which_they_enter_the_model():
-    """Tools are rendered before messages, whatever the body's order."""
-    peek = peek_request(b'{"messages":[1],"tools":[2],"system":"s"}')
+    """Tools are rendered before messages, whatever the body's order; each message is a part."""
+    peek = peek_request(b'{"messages":[{"a":1}, "b"],"input":7,"tools":[2],"system":"s"}')
     parts = [bytes(part) for part in peek.prompt_parts()]
-    assert [part for part in parts if part] == [b"[2]", b'"s"', b"[1]"]
+    assert parts == [b"[2]", b'"s"', b'{"a":1}', b'"b"', b"7"]
+
+
+@pytest.mark.parametrize(
+    ("messages", "parts"),
+    [
+        (b"[]", []),
+        (b"null", []),
+        (b'"x"', [b'"x"']),
+        (b'{"role":"user"}', [b'{"role":"user"}']),
+        (b"[null, 1e999]", [b"null", b"1e999"]),
+    ],
+)
+def test_messages_that_are_none_are_left_to_the_engine(messages, parts):
+    """What is no array is one part; the rest of the body is read all the same."""
+    peek = peek_request(b'{"model":"m","messages":%b,"stream":true,"prompt":"p"}' % messages)
+    assert (peek.model_name(), peek.is_stream()) == ("m", True)
+    assert [bytes(part) for part in peek.prompt_parts()] == [*parts, b'"p"']
+
+
+def test_more_messages_than_anybody_sends_are_one_part():
+    """A body of commas must not become ten million objects."""
+    zeros = b"[" + b"0," * (1 << 19) + b"0]"
+    body = b'{"messages":%b,"model":"m"}' % zeros
+    peek = peek_request(body)
+    assert [bytes(part) for part in peek.prompt_parts()] == [zeros]
+    assert peek.model_name() == "m"
+    text = b'{"role":"user","content":"%b"}' % (b"some words, and more " * 60)
+    many = peek_request(b'{"messages":[%b]}' % b",".join([text] * 1000))
+    assert len(many.prompt_parts()) == 1000
+
+
+def test_what_else_decides_how_a_prompt_begins_is_told_apart():
+    """Parameters of the chat template; how the prompt ends is none of them."""
+    plain = peek_request(b'{"messages":[],"add_generation_prompt":false}')
+    assert plain.template_parameters() == b""
+    bodies = [
+        b'{"chat_template_kwargs":{"a":1}}',
+        b'{"chat_template_kwargs":{"a":2}}',
+        b'{"documents":{"a":1}}',
+        b'{"reasoning_effort":"low"}',
+        b'{"chat_template":"low"}',
+        b'{"chat_template":"low","reasoning_effort":"low"}',
+    ]
+    found = {peek_request(body).template_parameters() for body in bodies}
+    assert len(found) == len(bodies)
+    assert b"" not in found
+
+
+def test_the_answers_schema_counts_where_the_engine_renders_it():
+    """vLLM and SGLang constrain the output by it and leave the prompt alone."""
+    peek = peek_request(b'{"response_format":{"type":"json_object"}}')
+    assert peek.template_parameters() == b""
+    assert b"json_object" in peek.template_parameters(renders_response_format=True)
 
 
 @pytest.mark.parametrize(

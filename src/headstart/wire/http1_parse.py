@@ -27,6 +27,7 @@ from headstart.wire.http1 import (
     says_close,
 )
 from headstart.wire.known_head import MAX_DIGITS, KnownHead, known_head
+from headstart.wire.session import SESSION_FIELDS
 
 # A client whose heads differ each time, because it numbers its requests, is soon not watched for
 # their coming again.
@@ -45,6 +46,8 @@ _REQUEST_FIELDS: Final = frozenset(
         b"host",
         b"transfer-encoding",
         b"x-api-key",
+        b"x-headstart-receipt",
+        *SESSION_FIELDS,
     }
 )
 

@@ -20,8 +20,16 @@ _ABSENT: Final = msgspec.Raw()
 _TRUE_WORDS: Final = frozenset(("true", "t", "yes", "y", "on", "1"))
 
 
-class RequestPeek(msgspec.Struct):
-    """Members of a request body that the gateway looks at; `Raw` ones are empty if absent."""
+_MANY_BYTES: Final = 1 << 20
+"""Up to here a body's messages are told apart without asking how many there may be."""
+
+_MIN_MESSAGE_BYTES: Final = 16
+"""Larger bodies are not cut into messages if these might be shorter on average: each costs 56 bytes
+of memory, and 20 MB of `[0,0,0` would cost half a gigabyte. Text has a comma in 60 bytes."""
+
+
+class _Peek(msgspec.Struct):
+    """What is read alike, whatever `messages` is."""
 
     model: object = None
     stream: object = None
@@ -30,9 +38,35 @@ class RequestPeek(msgspec.Struct):
     tools: msgspec.Raw = _ABSENT
     system: msgspec.Raw = _ABSENT
     instructions: msgspec.Raw = _ABSENT
-    messages: msgspec.Raw = _ABSENT
     prompt: msgspec.Raw = _ABSENT
     input: msgspec.Raw = _ABSENT
+    chat_template: msgspec.Raw = _ABSENT
+    chat_template_kwargs: msgspec.Raw = _ABSENT
+    documents: msgspec.Raw = _ABSENT
+    reasoning_effort: msgspec.Raw = _ABSENT
+    response_format: msgspec.Raw = _ABSENT
+    add_generation_prompt: msgspec.Raw = _ABSENT
+    continue_final_message: msgspec.Raw = _ABSENT
+    add_special_tokens: msgspec.Raw = _ABSENT
+    truncate_prompt_tokens: msgspec.Raw = _ABSENT
+    truncation_side: msgspec.Raw = _ABSENT
+    prompt_embeds: msgspec.Raw = _ABSENT
+    mm_processor_kwargs: msgspec.Raw = _ABSENT
+    media_io_kwargs: msgspec.Raw = _ABSENT
+
+
+class _LoosePeek(_Peek):
+    messages: msgspec.Raw = _ABSENT
+
+
+class RequestPeek(_Peek):
+    """Members of a request body that the gateway looks at; `Raw` ones are empty if absent.
+
+    `messages` has one member per message. What is not an array, or has more members than anybody
+    sends, is one piece: the engine is to complain, not the gateway.
+    """
+
+    messages: list[msgspec.Raw] | None = None
 
     def has_stream_options(self) -> bool:
         """Return whether `stream_options` is there, whatever it is."""
@@ -64,19 +98,63 @@ class RequestPeek(msgspec.Struct):
             return False
         return _STREAM_OPTIONS.decode(self.stream_options).continuous_usage_stats is True
 
-    def prompt_parts(self) -> tuple[msgspec.Raw, ...]:
+    def prompt_parts(self) -> list[msgspec.Raw]:
         """Return what enters the model, in the order that it enters: what is first stays longest.
 
-        Parts that the body does not have are empty.
+        Tools, system text, instructions, each message, prompt, input; only what is there.
         """
-        return (
-            self.tools,
-            self.system,
-            self.instructions,
-            self.messages,
-            self.prompt,
-            self.input,
-        )
+        parts = [
+            part for part in (self.tools, self.system, self.instructions) if part is not _ABSENT
+        ]
+        if self.messages is not None:
+            parts += self.messages
+        if self.prompt is not _ABSENT:
+            parts.append(self.prompt)
+        if self.input is not _ABSENT:
+            parts.append(self.input)
+        return parts
+
+    def template_parameters(self, *, renders_response_format: bool = False) -> bytes:
+        """Return what else decides how the prompt begins, as bytes to tell prompts apart by.
+
+        `add_generation_prompt` and `continue_final_message` are not in it: they change how a
+        prompt ends, so that two which differ in them still begin alike.
+
+        Args:
+            renders_response_format: the engine writes the answer's schema into the prompt, as the
+                embedded one does; vLLM and SGLang only constrain the output by it.
+
+        Returns:
+            Empty for nearly every request, at the cost of five look-ups.
+        """
+        if (
+            self.chat_template_kwargs is _ABSENT
+            and self.reasoning_effort is _ABSENT
+            and self.documents is _ABSENT
+            and self.chat_template is _ABSENT
+            and (self.response_format is _ABSENT or not renders_response_format)
+        ):
+            return b""
+        values = [self.chat_template_kwargs, self.reasoning_effort, self.documents]
+        values += [self.chat_template, self.response_format if renders_response_format else _ABSENT]
+        return b"".join(b"%d:%b" % (len(text), text) for text in map(bytes, values))
+
+    def ending_parameters(self) -> bytes:
+        """Return what is not in `template_parameters` and decides on the prompt's tokens."""
+        values = [getattr(self, name) for name in _ENDING_FIELDS]
+        return b"".join(b"%d:%b" % (len(text), text) for text in map(bytes, values))
+
+
+_ENDING_FIELDS: Final = (
+    "add_generation_prompt",
+    "continue_final_message",
+    "add_special_tokens",
+    "truncate_prompt_tokens",
+    "truncation_side",
+    "prompt_embeds",
+    "mm_processor_kwargs",
+    "media_io_kwargs",
+)
 
 
 class _StreamOptions(msgspec.Struct):
@@ -139,6 +217,7 @@ class _UsageAlone(msgspec.Struct):
 
 _USAGE: Final = msgspec.json.Decoder(_UsageAlone)
 _REQUEST: Final = msgspec.json.Decoder(RequestPeek)
+_LOOSE_REQUEST: Final = msgspec.json.Decoder(_LoosePeek)
 _RESPONSE: Final = msgspec.json.Decoder(ResponsePeek)
 _MESSAGE: Final = msgspec.json.Decoder(_Message)
 _STREAM_OPTIONS: Final = msgspec.json.Decoder(_StreamOptions)
@@ -178,7 +257,15 @@ def peek_request(body: bytes) -> RequestPeek:
         BadRequest: it is not JSON, or not an object. The message quotes nothing of it.
     """
     try:
+        if len(body) > _MANY_BYTES and body.count(b",") > len(body) // _MIN_MESSAGE_BYTES:
+            return _peek_loosely(body)
         return _REQUEST.decode(body)
+    except msgspec.ValidationError:  # `messages` is no array, or the body no object
+        pass
+    except _UNREADABLE as exc:
+        raise _not_json(body, exc) from exc
+    try:
+        return _peek_loosely(body)
     except _UNREADABLE as exc:
         raise _not_json(body, exc) from exc
 
@@ -244,6 +331,14 @@ def error_body(error: HeadstartError) -> bytes:
 def error_event(error: HeadstartError) -> bytes:
     """Return `error` as an event of a stream."""
     return b"data: %b\n\n" % error_body(error)
+
+
+def _peek_loosely(body: bytes) -> RequestPeek:
+    loose = _LOOSE_REQUEST.decode(body)
+    is_absent = loose.messages is _ABSENT or is_null(loose.messages)
+    messages = None if is_absent else [loose.messages]
+    shared = {name: getattr(loose, name) for name in _Peek.__struct_fields__}
+    return RequestPeek(messages=messages, **shared)
 
 
 def _not_json(body: bytes, exc: Exception) -> BadRequest:
