@@ -1,0 +1,1 @@
+"""What each replica holds, and how far to believe it."""
