@@ -1,6 +1,9 @@
 """`Fleet`: who serves a model and may be used."""
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from headstart.errors import NotFound
 from headstart.routing.fleet import Fleet
@@ -93,3 +96,132 @@ def test_a_long_model_name_is_cut_in_the_message():
     with pytest.raises(NotFound) as caught:
         fleet.candidates("x" * 100_000)
     assert len(caught.value.message) < 400
+
+
+def test_slots_are_the_smallest_that_are_free():
+    """Indexes use them as numbers of bits, so they stay small while replicas come and go."""
+    replicas = [Replica(name) for name in "abc"]
+    fleet = Fleet(replicas)
+    assert [replica.slot for replica in replicas] == [0, 1, 2]
+    fleet.retire(replicas[1])
+    fleet.add(late := Replica("d"))
+    assert late.slot == 3
+    fleet.remove(replicas[1])
+    fleet.add(later := Replica("e"))
+    assert later.slot == 1
+
+
+def test_one_that_leaves_is_no_candidate_and_its_models_are_not_served():
+    """Though it may still have requests to end."""
+    replicas = [Replica("a", frozenset({"m"})), Replica("b", frozenset({"n"}))]
+    fleet = Fleet(replicas)
+    assert names(fleet.candidates("m")) == ["a"]
+    fleet.retire(replicas[0])
+    assert (names(fleet.replicas), fleet.models()) == (["b"], ["n"])
+    assert names(fleet.candidates("")) == ["b"]
+    with pytest.raises(NotFound, match="Served: n"):
+        fleet.candidates("m")
+
+
+def test_one_that_comes_back_keeps_its_slot():
+    """And what was learned under it."""
+    replica = Replica("a")
+    fleet = Fleet([replica, Replica("b")])
+    fleet.retire(replica)
+    fleet.add(Replica("c"))
+    fleet.restore(replica)
+    assert (replica.slot, names(fleet.candidates("m"))) == (0, ["b", "c", "a"])
+
+
+def test_a_name_can_be_given_away_while_its_owner_leaves():
+    """An engine that moved: requests on the old address end while new ones go to the new one."""
+    old = Replica("a")
+    fleet = Fleet([old])
+    fleet.retire(old)
+    fleet.add(new := Replica("a"))
+    assert fleet.candidates("m") == (new,)
+    assert (old.slot, new.slot) == (0, 1)
+
+
+def test_without_any_replica_no_model_is_unknown():
+    """Sources have not listed any yet: 503 and not 404."""
+    assert Fleet().candidates("m") == ()
+
+
+MODELS = st.sampled_from(["", "m", "n"])
+
+
+class FleetMachine(RuleBasedStateMachine):
+    """Replicas come, go and change; a list of everything that was said decides alike."""
+
+    def __init__(self):
+        super().__init__()
+        self.fleet = Fleet()
+        self.there, self.leaving = [], []
+
+    @rule(name=st.sampled_from("abcd"), models=st.sets(st.sampled_from("mn")))
+    def add(self, name, models):
+        if name not in names(self.there):
+            replica = Replica(name, frozenset(models))
+            taken = {other.slot for other in self.there + self.leaving}
+            self.fleet.add(replica)
+            assert replica.slot == min(set(range(len(taken) + 1)) - taken)
+            self.there.append(replica)
+
+    @precondition(lambda self: self.there)
+    @rule(data=st.data())
+    def retire(self, data):
+        replica = data.draw(st.sampled_from(self.there))
+        self.fleet.retire(replica)
+        self.there.remove(replica)
+        self.leaving.append(replica)
+
+    @precondition(lambda self: self.leaving)
+    @rule(data=st.data(), is_back=st.booleans())
+    def leave_or_stay(self, data, is_back):
+        replica = data.draw(st.sampled_from(self.leaving))
+        if not is_back:
+            self.fleet.remove(replica)
+        elif replica.name in names(self.there):
+            return
+        else:
+            self.fleet.restore(replica)
+            self.there.append(replica)
+        self.leaving.remove(replica)
+
+    @precondition(lambda self: self.there or self.leaving)
+    @rule(data=st.data(), standing=st.sampled_from(Standing))
+    def judge(self, data, standing):
+        replica = data.draw(st.sampled_from(self.there + self.leaving))
+        self.fleet.set_standing(replica, standing)
+
+    @precondition(lambda self: self.there or self.leaving)
+    @rule(data=st.data(), models=st.sets(st.sampled_from("mn")))
+    def tell_models(self, data, models):
+        replica = data.draw(st.sampled_from(self.there + self.leaving))
+        self.fleet.set_models(replica, frozenset(models))
+
+    @rule(model=MODELS)
+    def ask(self, model):
+        fitting = [
+            each for each in self.there if not model or not each.models or model in each.models
+        ]
+        try:
+            found = self.fleet.candidates(model)
+        except NotFound:
+            assert self.there
+            assert not fitting
+            return
+        wanted = [each for each in fitting if each.standing in (Standing.USABLE, Standing.TRIAL)]
+        wanted = wanted or [each for each in fitting if each.standing is Standing.LAST_RESORT]
+        assert list(found) == wanted
+        assert found is self.fleet.candidates(model)
+
+    @invariant()
+    def holds_together(self):
+        self.fleet.check_integrity()
+        assert list(self.fleet.replicas) == self.there
+
+
+TestFleetMachine = FleetMachine.TestCase
+TestFleetMachine.settings = settings(max_examples=100, stateful_step_count=30)

@@ -6,40 +6,60 @@ import sys
 from collections import Counter
 from itertools import pairwise
 from math import ceil
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headstart.prompt.fingerprint import PromptKeys
 from headstart.routing.build import build_policy
-from headstart.routing.config import PrefixHashConfig, RoutingConfig
+from headstart.routing.config import PolicyName, PrefixHashConfig, RoutingConfig
 from headstart.routing.least_loaded import LeastLoaded
+from headstart.routing.lmetric import LMetric
+from headstart.routing.load import Work
 from headstart.routing.policy import RoutingRequest
-from headstart.routing.prefix_hash import MAX_RINGS, PrefixHash, floor_power_of_two
+from headstart.routing.prefix_hash import PrefixHash, floor_power_of_two
 from headstart.routing.replica import Replica
-from headstart.routing.ring import HashRing
+from headstart.routing.ring import MAX_RINGS, HashRing, RingCache
 from headstart.routing.round_robin import RoundRobin
+from headstart.routing.session_affinity import SessionAffinity
+from headstart.routing.sglang_cache_aware import SglangCacheAware
 from headstart.types import PrefixKey
 
-KEYS = st.integers(0, 2**128 - 1).map(PrefixKey)
+KEYS = st.binary(min_size=16, max_size=16).map(PrefixKey)
+POLICIES = get_args(PolicyName)
 NAMES = st.lists(st.text(min_size=1, max_size=5), min_size=1, max_size=8, unique=True)
+
+
+def begin(replica: Replica, key: object) -> None:
+    replica.begin(100)
+    replica.load.begin(key, Work(100, 0.0, 100, is_stream=True), 0.0)
 
 
 def fleet(*in_flight: int) -> tuple[Replica, ...]:
     replicas = []
     for index, count in enumerate(in_flight):
-        replica = Replica(f"r{index}")
-        for _ in range(count):
-            replica.begin(100)
+        replica = Replica(f"r{index}", slot=index)
+        for request_number in range(count):
+            begin(replica, request_number)
         replicas.append(replica)
     return tuple(replicas)
 
 
-def request(*keys: int) -> RoutingRequest:
-    return RoutingRequest("m", [PrefixKey(key) for key in keys], 5000)
+def key_of(number: int) -> PrefixKey:
+    return PrefixKey(number.to_bytes(16, "little"))
 
 
-@pytest.mark.parametrize("name", ["round_robin", "least_loaded", "prefix_hash"])
+def request(*keys: int | bytes, session: str = "") -> RoutingRequest:
+    """One whose prompt has a block for each key."""
+    blocks = [key_of(key) if isinstance(key, int) else PrefixKey(key) for key in keys]
+    ends = [1024 * (index + 1) for index in range(len(keys))]
+    prompt = PromptKeys(blocks, ends, 1024 * len(keys) + 50)
+    return RoutingRequest("m", prompt, prompt_bytes=5000, session=session, input_tokens=1250)
+
+
+@pytest.mark.parametrize("name", POLICIES)
 def test_a_policy_is_built_by_name(name):
     """And bears that name in its decisions."""
     policy = build_policy(RoutingConfig(policy=name))
@@ -186,7 +206,7 @@ def test_a_hot_prefix_spills_to_the_same_next_replica():
 def test_different_prefixes_spread():
     """Not all new prefixes to the first replica."""
     policy, replicas = PrefixHash(PrefixHashConfig()), fleet(0, 0, 0, 0)
-    keys = [int.from_bytes(os.urandom(16), "big") for _ in range(4000)]
+    keys = [os.urandom(16) for _ in range(4000)]
     counts = Counter(policy.choose(request(key), replicas).replica.name for key in keys)
     assert max(counts.values()) / 1000 < 1.35
 
@@ -239,15 +259,13 @@ def test_a_list_of_candidates_that_changes_in_place_is_noticed():
 
 def test_rings_are_kept_for_the_last_sets_of_candidates_and_no_more():
     """Two models with replicas of their own take turns, and neither builds its ring again."""
-    policy, replicas = PrefixHash(PrefixHashConfig()), fleet(*[0] * (MAX_RINGS + 8))
+    rings, replicas = RingCache(), fleet(*[0] * (MAX_RINGS + 8))
     pairs = [(one, replicas[0]) for one in replicas[1:]]
-    for pair in pairs:
-        policy.choose(request(5), pair)
-    assert len(policy._rings) == MAX_RINGS
-    kept = policy._rings[pairs[-2]]
-    for pair in (pairs[-1], pairs[-2], tuple(pairs[-2])):
-        policy.choose(request(5), pair)
-    assert policy._ring is kept
+    built = [rings.ring_of(pair) for pair in pairs]
+    assert len(rings) == MAX_RINGS
+    for index in (-1, -2, -1):
+        assert rings.ring_of((*pairs[index],)) is built[index]
+    assert rings.ring_of(pairs[0]) is not built[0]
 
 
 @given(NAMES, KEYS, st.data())
@@ -275,7 +293,8 @@ def test_the_ring_is_the_same_in_every_process():
     """Whatever Python's hash seed."""
     code = (
         "from headstart.routing.ring import HashRing;"
-        "print([list(HashRing(['a','b','c','d']).walk(k << 57)) for k in range(50)])"
+        "keys = [(k << 57).to_bytes(16, 'little') for k in range(50)];"
+        "print([list(HashRing(['a','b','c','d']).walk(k)) for k in keys])"
     )
     printed = {
         subprocess.run(
@@ -287,11 +306,11 @@ def test_the_ring_is_the_same_in_every_process():
         ).stdout
         for seed in ("0", "1")
     }
-    here = [list(HashRing(["a", "b", "c", "d"]).walk(key << 57)) for key in range(50)]
+    here = [list(HashRing(["a", "b", "c", "d"]).walk(key_of(key << 57))) for key in range(50)]
     assert printed == {f"{here}\n"}
 
 
-@pytest.mark.parametrize("name", ["round_robin", "least_loaded", "prefix_hash"])
+@pytest.mark.parametrize("name", POLICIES)
 @given(
     st.lists(
         st.tuples(st.integers(0, 5), st.integers(1, 5), st.sampled_from([1.0, 0.5, 0.1])),
@@ -309,4 +328,84 @@ def test_a_full_replica_is_not_chosen(name, states, keys):
     while any(replica.has_room for replica in replicas):
         chosen = policy.choose(request(*keys), replicas).replica
         assert chosen.has_room
-        chosen.begin(10)
+        begin(chosen, object())
+
+
+def test_a_session_stays_where_it_began():
+    """However its prompt grows, and one without a session goes by its prompt."""
+    policy, replicas = SessionAffinity(PrefixHashConfig()), fleet(0, 0, 0, 0)
+    by_session = {
+        policy.choose(request(key << 70, session="chat-1"), replicas).replica for key in range(20)
+    }
+    assert len(by_session) == 1
+    sessions = Counter(
+        policy.choose(request(1, session=f"chat-{number}"), replicas).replica.name
+        for number in range(400)
+    )
+    assert len(sessions) == 4
+    by_prompt = policy.choose(request(7 << 70), replicas)
+    assert (
+        by_prompt.replica
+        is PrefixHash(PrefixHashConfig()).choose(request(7 << 70), replicas).replica
+    )
+    assert by_prompt.reason.startswith("no session")
+
+
+def test_a_busy_session_spills():
+    """With the same bound as prompts."""
+    policy, replicas = SessionAffinity(PrefixHashConfig()), fleet(0, 0, 0)
+    owner = policy.choose(request(session="s"), replicas).replica
+    for number in range(3):
+        begin(owner, ("s", number))
+    decision = policy.choose(request(session="s"), replicas)
+    assert decision.replica is not owner
+    assert decision.reason == "session, ring owner over its bound"
+
+
+def with_matches(*matched: int) -> RoutingRequest:
+    asked = request(5)
+    asked.input_tokens, asked.matched_tokens = 1000, matched
+    return asked
+
+
+def test_lmetric_multiplies_what_is_uncached_with_the_load():
+    """1000 x 1 is less than 300 x 4, and 200 x 4 is less than both."""
+    policy, replicas = LMetric(), fleet(0, 3)
+    assert policy.choose(with_matches(0, 700), replicas).replica is replicas[0]
+    decision = policy.choose(with_matches(0, 800), replicas)
+    assert decision.replica is replicas[1]
+    assert decision.prices == [1000.0, 800.0]
+
+
+def test_lmetric_takes_equals_in_turn():
+    """Its paper leaves ties open, and list order would be the worst."""
+    policy, replicas = LMetric(), fleet(0, 0, 0, 0)
+    chosen = Counter(policy.choose(with_matches(0, 0, 0, 0), replicas).replica for _ in range(8))
+    assert set(chosen.values()) == {2}
+
+
+def test_sglang_follows_a_long_match_however_busy_it_is():
+    """Up to 64 requests of imbalance."""
+    policy = build_policy(RoutingConfig(policy="sglang_cache_aware"))
+    assert isinstance(policy, SglangCacheAware)
+    replicas = fleet(0, 60)
+    decision = policy.choose(with_matches(0, 400), replicas)
+    assert decision.replica is replicas[1]
+    assert decision.reason == "longest match"
+
+
+def test_sglang_takes_a_short_match_for_none():
+    """At most 0.3 of the prompt; equals then go to the first, which is its known fault."""
+    policy = build_policy(RoutingConfig(policy="sglang_cache_aware"))
+    replicas = fleet(0, 0)
+    assert policy.choose(with_matches(0, 300), replicas).replica is replicas[0]
+    assert policy.choose(with_matches(0, 301), replicas).replica is replicas[1]
+
+
+def test_sglang_goes_by_load_once_loads_are_uneven():
+    """More than 64 apart, and more than half as much again."""
+    policy = build_policy(RoutingConfig(policy="sglang_cache_aware"))
+    replicas = fleet(1, 66)
+    decision = policy.choose(with_matches(0, 900), replicas)
+    assert decision.replica is replicas[0]
+    assert decision.reason == "uneven, least loaded"

@@ -60,6 +60,35 @@ def test_a_return_starts_with_a_small_share_that_grows():
     assert (one.state, one.weight) == (HealthState.AVAILABLE, 1.0)
 
 
+def test_one_that_joins_others_at_work_starts_with_a_small_share():
+    """The prefixes that become its own come to an empty cache."""
+    one = ReplicaHealth(CONFIG, 10.0, is_cold=True)
+    one.step(0.0)
+    assert (one.state, one.weight) == (HealthState.DOWN, FIRST_WEIGHT)
+    one.answered_check()
+    one.step(5.0)
+    assert (one.state, one.weight) == (HealthState.WARMING, FIRST_WEIGHT)
+    assert one.reason == "it was added, and its cache is cold"
+    one.step(10.0)
+    assert one.weight == 0.5
+    one.step(15.0)
+    assert (one.state, one.weight) == (HealthState.AVAILABLE, 1.0)
+
+
+def test_one_that_was_removed_drains_and_may_stay_after_all():
+    """The operator's own order to drain is another, and outlives it."""
+    one = health()
+    one.is_leaving = True
+    assert (one.state, one.standing) == (HealthState.DRAINING, Standing.OUT)
+    assert one.reason == "removed; what it was sent finishes"
+    one.is_draining = True
+    one.is_leaving = False
+    assert (one.state, one.reason) == (HealthState.DRAINING, "taken out by the operator")
+    one.is_draining = False
+    one.step(1.0)
+    assert (one.state, one.weight) == (HealthState.AVAILABLE, 1.0)
+
+
 def test_without_slow_start_a_return_is_whole():
     """slow_start_s: 0."""
     one = health(slow_start_s=0.0)
@@ -208,10 +237,12 @@ def test_successes_are_wanted_only_while_they_could_change_something():
 class HealthMachine(RuleBasedStateMachine):
     """Facts in any order: the state is always the worst that holds."""
 
-    @initialize(slow_start_s=st.sampled_from([0.0, 4.0]), is_own=st.booleans())
-    def build(self, slow_start_s, is_own):
+    @initialize(
+        slow_start_s=st.sampled_from([0.0, 4.0]), is_own=st.booleans(), is_cold=st.booleans()
+    )
+    def build(self, slow_start_s, is_own, is_cold):
         self.now = 0.0
-        self.health = ReplicaHealth(CONFIG, slow_start_s)
+        self.health = ReplicaHealth(CONFIG, slow_start_s, is_cold=is_cold)
         self.health.is_own_trial = is_own
         self.is_down = True
         self.is_stalled = self.is_draining = False
@@ -253,9 +284,10 @@ class HealthMachine(RuleBasedStateMachine):
         else:
             self.health.trial_ended()
 
-    @rule(is_draining=st.booleans())
-    def drain(self, is_draining):
-        self.health.is_draining = self.is_draining = is_draining
+    @rule(is_draining=st.booleans(), is_leaving=st.booleans())
+    def drain(self, is_draining, is_leaving):
+        self.health.is_draining, self.health.is_leaving = is_draining, is_leaving
+        self.is_draining = is_draining or is_leaving
 
     @rule(seconds=st.sampled_from([0.25, 1.0, 5.0]))
     def pass_time(self, seconds):

@@ -4,7 +4,7 @@ Facts come from outside: checks, progress, the outcomes of requests, the operato
 apart, because each has its own end: a replica that is drained may also be down, and a restart ends
 the one and not the other. The state that people see is the first of these that applies:
 
-    draining   the operator took it out                      no requests
+    draining   the operator took it out, or removed it       no requests
     down       its check fails                               no requests
     stalled    it answers checks, but nothing of it moves    no requests
     open       too many failures                             only if there is nothing else
@@ -36,6 +36,9 @@ class HealthState(Enum):
     DRAINING = "draining"
 
 
+_ADDED: Final = "it was added, and its cache is cold"
+_REMOVED: Final = "removed; what it was sent finishes"
+
 _STANDINGS: Final = {
     HealthState.AVAILABLE: Standing.USABLE,
     HealthState.WARMING: Standing.USABLE,
@@ -55,9 +58,12 @@ class ReplicaHealth:
     Args:
         breaker: when too many failures are too many.
         slow_start_s: from a return to the full share, >= 0.
+        is_cold: it joins others at work, so its first check counts as a return: the prefixes that
+            become its own come to an empty cache.
 
     Attributes:
         is_draining: the operator took it out.
+        is_leaving: it was removed, and is still there for what it has been sent.
         is_own_trial: the gateway tries it out with requests of its own, so that clients need not.
         weight: its share of the load, 0 < weight <= 1.
     """
@@ -75,11 +81,14 @@ class ReplicaHealth:
         "_warming_since",
         "_was_out",
         "is_draining",
+        "is_leaving",
         "is_own_trial",
         "weight",
     )
 
-    def __init__(self, breaker: BreakerConfig, slow_start_s: float) -> None:
+    def __init__(
+        self, breaker: BreakerConfig, slow_start_s: float, *, is_cold: bool = False
+    ) -> None:
         self._breaker = Breaker(breaker)
         self._slow_start_s = slow_start_s
         self._down = "not checked yet"
@@ -90,15 +99,17 @@ class ReplicaHealth:
         self._is_first_check = True
         self._is_silenced = False
         self._is_trying = False
-        self._was_out = ""
+        self._was_out = _ADDED if is_cold else ""
         self.is_draining = False
+        self.is_leaving = False
         self.is_own_trial = False
-        self.weight = 1.0
+        self.weight = FIRST_WEIGHT if is_cold else 1.0
 
     @property
     def state(self) -> HealthState:
         """The first state of the module's list that applies."""
-        return HealthState.DRAINING if self.is_draining else self.condition
+        is_out = self.is_draining or self.is_leaving
+        return HealthState.DRAINING if is_out else self.condition
 
     @property
     def condition(self) -> HealthState:
@@ -128,9 +139,10 @@ class ReplicaHealth:
             case HealthState.AVAILABLE:
                 return ""
             case HealthState.WARMING:
-                return f"back after: {self._warming}"
+                return self._warming
             case HealthState.DRAINING:
-                return "taken out by the operator" + (f"; {self._down}" if self._down else "")
+                order = _REMOVED if self.is_leaving else "taken out by the operator"
+                return order + (f"; {self._down}" if self._down else "")
         return self._trouble()
 
     @property
@@ -209,10 +221,10 @@ class ReplicaHealth:
         if self._breaker.state is BreakerState.CLOSED:
             self._is_silenced = False
         if not self._is_first_check and (trouble := self._trouble()):
-            self._was_out = trouble
+            self._was_out = f"back after: {trouble}"
             self._warming_since = None
             self.weight = FIRST_WEIGHT
-        elif self._was_out and not self.is_draining:
+        elif self._was_out and not self._is_first_check and not self.is_draining:
             self._warming, self._was_out = self._was_out, ""
             self._warming_since = now
         if self._warming_since is not None:

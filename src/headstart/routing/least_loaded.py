@@ -27,6 +27,11 @@ class LeastLoaded:
         """The name in configuration, records and receipts."""
         return "least_loaded"
 
+    @property
+    def uses_index(self) -> bool:
+        """It reads `matched_tokens`."""
+        return False
+
     def choose(
         self,
         request: RoutingRequest,  # noqa: ARG002  the load alone decides

@@ -1,99 +1,62 @@
 """Consistent hashing with bounded load over a prompt's leading blocks."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
-from math import ceil
-from typing import Final
 
+from headstart.prompt.fingerprint import PromptKeys
+from headstart.routing.bounded_ring import BoundedRing
 from headstart.routing.config import PrefixHashConfig
-from headstart.routing.least_loaded import LeastLoaded
 from headstart.routing.policy import Decision, RoutingRequest
 from headstart.routing.replica import Replica
-from headstart.routing.ring import HashRing
-
-MAX_RINGS: Final = 32
-"""Sets of candidates whose rings are kept; building one takes 0.1 ms for each of its members."""
+from headstart.types import PrefixKey
 
 
 class PrefixHash:
     """Prompts that begin alike go to one replica, unless it has more than its share.
 
-    The key is the hash of the first 1, 2, 4 … blocks, as many as the prompt has and at most
-    `leading_blocks`. A conversation that grows thus changes its key, and possibly its replica, at
-    most log2(leading_blocks) times, and not once per turn. A prompt shorter than a block has no
-    key: it goes where there is least to do.
-
-    A replica takes a request only while it then has at most `ceil(load_bound × mean × weight)` in
-    flight; the next on the ring takes over. The mean is that per unit of weight and counts this
-    request. The ring's order is the same for every request with that key, so a hot prefix spreads
-    over the same few replicas; and while a replica that has returned has a small weight, most of
-    its prefixes stay with those that have them warm, having stood in for it.
-
-    Keeps one ring for each of the last sets of candidates: models have sets of their own, and a
-    retry leaves out the replica that failed.
-
-    Source: Mirrokni, Thorup, Zadimoghaddam, "Consistent hashing with bounded loads", SODA 2018
-    (arXiv:1608.01350).
+    The key stands for the first 1, 2, 4 … times `block_bytes`, as many as the prompt has and at
+    most `leading_blocks`; for what ends in there, if a message ends before. A conversation that
+    grows thus changes its key, and possibly its replica, at most log2(leading_blocks) times, and
+    not once per turn. A prompt shorter than a block has no key: it goes where there is least to do.
     """
 
-    __slots__ = ("_candidates", "_config", "_least_loaded", "_max_blocks", "_ring", "_rings")
+    __slots__ = ("_config", "_ring")
 
     def __init__(self, config: PrefixHashConfig) -> None:
         self._config = config
-        self._max_blocks = floor_power_of_two(config.leading_blocks)
-        self._least_loaded = LeastLoaded()
-        self._candidates: tuple[Replica, ...] = ()
-        self._ring: HashRing | None = None
-        self._rings: dict[tuple[Replica, ...], HashRing] = {}
+        self._ring = BoundedRing(config.load_bound)
 
     @property
     def name(self) -> str:
         """The name in configuration, records and receipts."""
         return "prefix_hash"
 
+    @property
+    def uses_index(self) -> bool:
+        """It reads `matched_tokens`."""
+        return False
+
     def choose(self, request: RoutingRequest, candidates: Sequence[Replica]) -> Decision:
         """Choose the first replica on the ring that is below its bound.
 
         Cost: O(candidates + log(candidates)) while the set of candidates stays the same.
         """
-        num_blocks = min(len(request.prefix_keys), self._max_blocks)
-        if num_blocks == 0:
-            replica = self._least_loaded.pick(candidates)
+        key = leading_key(request.prompt, self._config)
+        if key is None:
+            replica = self._ring.pick_least_loaded(candidates)
             return Decision(replica, self.name, "short prompt, least loaded")
-        key = request.prefix_keys[floor_power_of_two(num_blocks) - 1]
-        allowed = self._load_per_weight(candidates)
-        is_owner = True
-        for index in self._ring_of(candidates).walk(key):
-            replica = candidates[index]
-            if replica.in_flight < ceil(allowed * replica.weight) and replica.has_room:
-                reason = "ring owner" if is_owner else "ring owner over its bound"
-                return Decision(replica, self.name, reason)
-            is_owner = False
-        # Where no replica is full, one is below its bound: the bounds exceed the means.
-        return Decision(self._least_loaded.pick(candidates), self.name, "others full, least loaded")
+        replica, reason = self._ring.pick(key, candidates)
+        return Decision(replica, self.name, reason)
 
-    def _load_per_weight(self, candidates: Sequence[Replica]) -> float:
-        total, weight = 1, 0.0
-        for replica in candidates:
-            total += replica.in_flight
-            weight += replica.weight
-        return self._config.load_bound * total / weight
 
-    def _ring_of(self, candidates: Sequence[Replica]) -> HashRing:
-        # The fleet hands out the same tuple until something changes. Identity is a sound test
-        # only for a tuple, and only while it is kept here.
-        if self._ring is not None and candidates is self._candidates:
-            return self._ring
-        key = tuple(candidates)
-        ring = self._rings.get(key)
-        if ring is None:
-            ring = HashRing([replica.name for replica in candidates])
-            if len(self._rings) >= MAX_RINGS:
-                del self._rings[next(iter(self._rings))]
-            self._rings[key] = ring
-        if isinstance(candidates, tuple):
-            self._candidates = candidates
-            self._ring = ring
-        return ring
+def leading_key(prompt: PromptKeys, blocks: PrefixHashConfig) -> PrefixKey | None:
+    """Return the key of a prompt's first 1, 2, 4 … blocks; None if it is shorter than one."""
+    num_blocks = min(prompt.num_bytes // blocks.block_bytes, blocks.leading_blocks)
+    if num_blocks == 0 or not prompt.keys:
+        return None
+    last_end = floor_power_of_two(num_blocks) * blocks.block_bytes
+    # The first block ends there at the latest, but for keys of blocks of another size.
+    return prompt.keys[max(bisect_right(prompt.ends, last_end) - 1, 0)]
 
 
 def floor_power_of_two(number: int) -> int:

@@ -3,6 +3,8 @@
 from enum import Enum
 from math import inf
 
+from headstart.routing.load import ReplicaLoad
+
 
 class Standing(Enum):
     """Whether a replica may be chosen."""
@@ -20,8 +22,11 @@ class Replica:
 
     Attributes:
         name: unique within the gateway.
+        slot: unique among the replicas that there are, small, and given away again later: indexes
+            use it as the number of a bit.
         models: names it serves; empty until its engine has said.
-        in_flight: requests sent to it that are not finished.
+        load: what it has to do, requests of other gateways included.
+        in_flight: requests sent to it from here that are not finished.
         in_flight_bytes: their prompt bytes, a stand-in for assigned tokens.
         standing: whether it may be chosen; changed through the fleet only.
         is_available: its standing is USABLE.
@@ -37,16 +42,20 @@ class Replica:
         "in_flight_bytes",
         "is_available",
         "is_suspect",
+        "load",
         "max_in_flight",
         "models",
         "name",
+        "slot",
         "standing",
         "weight",
     )
 
-    def __init__(self, name: str, models: frozenset[str] = frozenset()) -> None:
+    def __init__(self, name: str, models: frozenset[str] = frozenset(), slot: int = 0) -> None:
         self.name = name
+        self.slot = slot
         self.models = models
+        self.load = ReplicaLoad()
         self.in_flight = 0
         self.in_flight_bytes = 0
         self.standing = Standing.USABLE

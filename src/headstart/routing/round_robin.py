@@ -24,6 +24,11 @@ class RoundRobin:
         """The name in configuration, records and receipts."""
         return "round_robin"
 
+    @property
+    def uses_index(self) -> bool:
+        """It reads `matched_tokens`."""
+        return False
+
     def choose(
         self,
         request: RoutingRequest,  # noqa: ARG002  blind by definition
