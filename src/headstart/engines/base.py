@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from headstart.engines.kv_feed.config import KvEventsConfig
+from headstart.engines.tokenizers.config import TokenizerConfig
 from headstart.routing.breaker import BreakerConfig
 
 EngineKind = Literal["vllm", "sglang", "openai", "anthropic", "embedded", "openai-compatible"]
@@ -25,6 +27,11 @@ class ReplicaConfig:
         models: names it serves; empty means "what its GET /v1/models says".
         api_key: bearer token for the engine; replaces the client's Authorization.
         ca_file: PEM file of authorities to trust for `https://` instead of the system's.
+        kv_events: where it publishes KV events; None asks it.
+        tokenizer: of its model; None leaves its prompts' tokens unknown, and with them what its
+            events say.
+        kv_capacity_tokens: of its cache; None takes what its metrics say.
+        block_size: tokens per block; None takes what its metrics say.
     """
 
     name: str
@@ -33,6 +40,10 @@ class ReplicaConfig:
     models: tuple[str, ...] = ()
     api_key: str | None = field(default=None, repr=False)
     ca_file: str | None = None
+    kv_events: KvEventsConfig | None = None
+    tokenizer: TokenizerConfig | None = None
+    kv_capacity_tokens: int | None = None
+    block_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,13 @@ from headstart.wire.http1 import (
 )
 
 # Expect is answered by the gateway, which has the whole body before it sends any of it.
-_REPLACED: Final = CONNECTION_FIELDS | {b"host", b"accept-encoding", b"expect"}
+# The receipt is asked of this gateway and of no other behind it.
+_REPLACED: Final = CONNECTION_FIELDS | {
+    b"host",
+    b"accept-encoding",
+    b"expect",
+    b"x-headstart-receipt",
+}
 _CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key", b"api-key"})
 _BODY_METHODS: Final = frozenset({"POST", "PUT", "PATCH"})
 _USER_INFO: Final = re.compile(r"//[^/]*@")  # may be a secret, which no message shows

@@ -398,6 +398,21 @@ class UpstreamPool:
             return UpstreamTimeout(f"No connection to engine {self.name} within {limit:g} s.")
         return UpstreamTimeout(f"The engine {self.name} was silent for too long.")
 
+    def use(self, origin: Origin) -> None:
+        """Make requests for the same engine otherwise from now on: with another key, say.
+
+        Args:
+            origin: of the same address.
+        """
+        assert origin.address == self.origin.address
+        self.origin = origin
+
+    def fail_calls(self, error: UpstreamError) -> None:
+        """Fail every call with `error`; each sink decides what becomes of its request."""
+        for call in list(self._calls):
+            if call in self._calls:  # it may have ended with another's failure
+                call.fail(error)
+
     async def close(self) -> None:
         """Abort every call, close every connection and end every dial."""
         for call in list(self._calls):
