@@ -114,12 +114,15 @@ async def stream(_request: Received, wire: Wire) -> None:
     await wire.end_stream()
 
 
+_KNOWLEDGE_TARGETS = ("/metrics", "/kv_event_sources", "/server_info")
+
+
 class ScriptedEngine:
     """A replica whose answer to each request is a coroutine of the test's.
 
     GET /v1/models is answered from `models`, or `models_body`, with `models_status`, which 0 makes
     silence; with `closes_kept` only if it is the first request of its connection. GET /metrics is
-    answered with what `metrics` returns, if it is set.
+    answered with what `metrics` returns, if it is set; None is 404. It has no cache to tell of.
     """
 
     def __init__(
@@ -131,7 +134,7 @@ class ScriptedEngine:
         self.models_status = 200
         self.models_body: bytes | None = None
         self.closes_kept = False
-        self.metrics: Callable[[], bytes] | None = None
+        self.metrics: Callable[[], bytes | None] | None = None
         self.requests: list[Received] = []
         self.checks: list[Received] = []
         self.num_connections = 0
@@ -198,7 +201,13 @@ class ScriptedEngine:
             await wire.answer(self.models_status, self.models_body or body)
             return
         if request.method == "GET" and request.target == "/metrics" and self.metrics:
-            await wire.answer(200, self.metrics(), ["content-type: text/plain"])
+            page = self.metrics()
+            await wire.answer(
+                404 if page is None else 200, page or b"", ["content-type: text/plain"]
+            )
+            return
+        if request.method == "GET" and request.target in _KNOWLEDGE_TARGETS:
+            await wire.answer(404, b"")
             return
         self.requests.append(request)
         await self.answer(request, wire)

@@ -17,9 +17,12 @@ from headstart.accounting.store import _COLUMNS
 from headstart.accounting.tenant import TenantLimits
 from headstart.cli.main import app
 from headstart.config.explain import settings
+from headstart.config.gossip import GOSSIP_KEYS
 from headstart.config.load import _NOT_KEYS, Flags, load_config, variable_keys
 from headstart.config.schema import ENGINE_KEYS, TENANT_KEYS
+from headstart.gateway.cache_status import CacheStatus, ShadowStatus
 from headstart.gateway.families import gateway_families
+from headstart.gateway.gossip.statistics import GossipStatistics
 from headstart.gateway.overview import Overview, WorkerStatus
 from headstart.gateway.process import ProcessStatus
 from headstart.gateway.state import GatewayStatus, ReplicaStatus
@@ -63,6 +66,7 @@ def test_every_documented_default_is_the_default(tmp_path):
 def test_every_key_of_an_engine_and_a_tenant_has_its_line():
     """The entries of the two lists."""
     assert rows(CONFIGURATION, "### `engines`").keys() == set(ENGINE_KEYS)
+    assert rows(CONFIGURATION, "### `gossip`").keys() == set(GOSSIP_KEYS)
     tenant_keys = set(TENANT_KEYS) - {"limits"}
     tenant_keys |= {f"limits.{name}" for name in TenantLimits.__dataclass_fields__}
     assert rows(CONFIGURATION, "### `tenants`").keys() == tenant_keys
@@ -91,9 +95,13 @@ def test_the_example_file_is_accepted(tmp_path):
     assert len(load_config(Flags(), environment, folder=tmp_path).config.engines) == 2
 
 
+CACHE = CacheStatus("precise", "", tokens_agree=True)
+REPLICA = ReplicaStatus("a", "http://a", "vllm", ("m",), True, "", 0, 0, 0, 0, cache=CACHE)
 OVERVIEW = Overview(
     gateway=GatewayStatus(
-        False, True, 0, 0, (ReplicaStatus("a", "http://a", "vllm", ("m",), True, "", 0, 0, 0, 0),)
+        *(False, True, 0, 0, (REPLICA,)),
+        shadows=(ShadowStatus("round_robin", 0, 0, 0, 0, 0),),
+        gossip={"worker-0": GossipStatistics()},
     ),
     requests=MetricsSnapshot((), ()),
     recorder=RecorderStatistics(0, ()),

@@ -119,7 +119,7 @@ class Bench:
         )
         self.client.connection_made(Transport())
         self.engines = []
-        for pool in self.gateway._pools.values():
+        for pool in self.gateway._replicas.pools.values():
             engine = _Connection(pool)
             engine.connection_made(Transport())
             pool.keep(engine)

@@ -8,6 +8,7 @@
     ├── Unauthorized                401  no key, or one that no tenant has
     ├── NotFound                    404  no such model, template, version or path
     ├── MethodNotAllowed            405  the path exists, but not for this method
+    ├── Conflict                    409  what is asked for is there already
     ├── BodyTooLarge                413
     ├── HeadersTooLarge             431
     ├── Overloaded                  429  over a limit; try again later
@@ -89,6 +90,14 @@ class MethodNotAllowed(HeadstartError):
 
     code = "method_not_allowed"
     status = 405
+    type = "invalid_request_error"
+
+
+class Conflict(HeadstartError):
+    """What is to be made is there already, under that name or at that address."""
+
+    code = "conflict"
+    status = 409
     type = "invalid_request_error"
 
 

@@ -33,6 +33,7 @@ RECORD = RequestRecord(
     policy="prefix_hash",
     reason="ring owner",
     body_changes=("stream_options",),
+    matched_tokens=1008,
 )
 
 
@@ -65,6 +66,7 @@ def test_a_line_has_the_documented_keys(tmp_path):
         "policy": "prefix_hash",
         "reason": "ring owner",
         "body_changes": ["stream_options"],
+        "matched_tokens": 1008,
     }
 
 

@@ -109,7 +109,7 @@ def test_flags_win_over_variables_over_the_file_over_defaults(load):
     assert load(text, variables, policy="prefix_hash").config.routing.policy == "prefix_hash"
     assert load(text, variables).config.routing.policy == "least_loaded"
     assert load(text).config.routing.policy == "round_robin"
-    assert load("").config.routing.policy == "prefix_hash"
+    assert load("").config.routing.policy == "expected_ttft"
     assert load(text, variables).config.drain_s == 1.0
 
 

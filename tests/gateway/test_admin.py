@@ -12,6 +12,7 @@ from yarl import URL
 from headstart.accounting.metrics import RequestMetrics
 from headstart.accounting.record import RequestRecord
 from headstart.accounting.recorder import Recorder
+from headstart.engines.discovery.roster import Roster
 from headstart.errors import NotFound
 from headstart.gateway.admin import AdminServer
 from headstart.gateway.overview import Overview
@@ -45,6 +46,14 @@ class Source:
     def __init__(self, **changes):
         self.gateway = replace(STATUS, **changes)
         self.orders = []
+
+        self._roster = Roster([], self.take_replicas)
+
+    def take_replicas(self, replicas, /, *, cut=frozenset()):
+        self.orders.append(([each.name for each in replicas], set(cut)))
+
+    def roster(self):
+        return self._roster
 
     async def status(self):
         return self.gateway
@@ -201,7 +210,11 @@ async def test_an_unknown_path_says_what_there_is():
 
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
-    [("POST", "/replicas", "GET and HEAD"), ("GET", "/replicas/a/drain", "POST")],
+    [
+        ("PUT", "/replicas", "GET and HEAD and POST"),
+        ("GET", "/replicas/a/drain", "DELETE and POST"),
+        ("POST", "/replicas/a", "DELETE"),
+    ],
 )
 async def test_each_path_has_its_methods(method, path, allowed):
     """Others are refused in the same form."""
@@ -246,4 +259,6 @@ async def test_another_sites_page_gives_no_orders(is_own, status):
     async with admin() as session:
         origin = str(session._base_url).rstrip("/") if is_own else "http://evil.example"
         async with session.post("/replicas/a/drain", headers={"origin": origin}) as response:
+            assert response.status == status
+        async with session.delete("/replicas/a", headers={"origin": origin}) as response:
             assert response.status == status

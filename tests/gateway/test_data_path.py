@@ -6,6 +6,7 @@ import json
 import pytest
 
 from headstart.clock import VirtualClock
+from headstart.routing.config import RoutingConfig
 from headstart.wire.usage import Usage
 from loopback import (
     DONE_EVENT,
@@ -97,7 +98,7 @@ async def test_a_plain_request_leaves_one_complete_record():
     assert record.usage == Usage(100, 64, None, 2)
     assert (record.status, record.error_code) == (200, None)
     assert (record.model, record.path) == ("m", "/v1/chat/completions")
-    assert (record.replica, record.policy) == ("r0", "prefix_hash")
+    assert (record.replica, record.policy) == ("r0", "expected_ttft")
     assert record.reason
     assert record.tenant == "default"
     assert not record.is_stream
@@ -395,9 +396,9 @@ async def test_a_compressed_answer_passes_unread():
 
 
 async def test_prompts_that_begin_alike_meet_one_replica():
-    """The default policy, over the wire."""
+    """By the prompt's own bytes, over the wire."""
     engines = [ScriptedEngine(name=f"r{index}") for index in range(4)]
-    async with running(*engines) as up:
+    async with running(*engines, routing=RoutingConfig(policy="prefix_hash")) as up:
         for number in range(6):
             await up.ask(post(chat("x" * 3000 + str(number))))
     assert sorted(len(engine.requests) for engine in engines) == [0, 0, 0, 6]

@@ -7,7 +7,7 @@ import pytest
 
 from headstart.errors import BadRequest, NotFound, TemplateError
 from headstart.gateway.prepare import PreparedRequest, Preparer
-from headstart.prompt.fingerprint import namespace, prefix_keys
+from headstart.prompt.fingerprint import namespace, prompt_keys
 from headstart.routing.config import PrefixHashConfig
 from headstart.wire.http1 import HeaderSection, Request
 from loopback import ScriptedEngine, chat, post, running
@@ -33,26 +33,63 @@ def apply_template(body: bytes) -> Applied:
     return Applied(b'{"model":"m","messages":[{"role":"user","content":"filled"}],"stream":true}')
 
 
-def prepare(body: bytes, path: str = CHAT, applier=apply_template):
+def prepare(
+    body: bytes, path: str = CHAT, applier=apply_template, *, renders_response_format=False
+):
     prepared = PreparedRequest(body)
     request = Request("POST", path.encode(), HeaderSection([], {}), body)
-    Preparer(applier, BLOCKS).prepare(request, prepared)
+    preparer = Preparer(applier, BLOCKS, renders_response_format=renders_response_format)
+    preparer.prepare(request, prepared)
     return prepared
 
 
 def test_keys_are_those_of_the_parts_in_the_models_order():
-    """Tools before messages, under model and salt."""
+    """Tools before messages, each message for itself, under model and salt."""
     tools = b'[{"type":"function","function":{"name":"' + b"f" * 80 + b'"}}]'
-    messages = b'[{"role":"user","content":"' + b"x" * 400 + b'"}]'
-    body = b'{"messages":%b,"tools":%b,"model":"m","cache_salt":"s"}' % (messages, tools)
-    expected = prefix_keys([tools, messages], namespace("m", "s"), block_bytes=64, max_blocks=4)
-    assert prepare(body).keys == expected
-    assert len(expected) == 4
+    messages = [b'{"role":"user","content":"' + b"x" * 400 + b'"}', b'{"role":"user"}']
+    body = b'{"messages":[%b],"tools":%b,"model":"m","cache_salt":"s"}' % (
+        b", ".join(messages),
+        tools,
+    )
+    expected = prompt_keys([tools, *messages], namespace("m", "s"), block_bytes=64)
+    assert prepare(body).prompt == expected
+    assert len(expected.keys) > 4
 
 
 def test_a_prompt_shorter_than_a_block_has_no_keys():
     """Routing then looks at the load alone."""
-    assert not prepare(b'{"model":"m","messages":[]}').keys
+    assert not prepare(b'{"model":"m","messages":[]}').prompt.keys
+
+
+def test_parameters_of_the_chat_template_part_prompts():
+    """They decide how the prompt begins; how it ends does not matter to who holds its beginning."""
+    body = b'{"model":"m","messages":[{"role":"user","content":"%b"}]%b}'
+    plain = prepare(body % (b"x" * 400, b"")).prompt
+    thinking = prepare(body % (b"x" * 400, b',"chat_template_kwargs":{"thinking":true}')).prompt
+    ending = prepare(body % (b"x" * 400, b',"add_generation_prompt":false')).prompt
+    assert not set(plain.keys) & set(thinking.keys)
+    assert ending == plain
+
+
+def test_a_schema_parts_prompts_of_engines_that_write_it_into_them():
+    """For all others it only constrains the answer."""
+    body = b'{"model":"m","messages":[{"role":"user","content":"%b"}]%b}'
+    schema = b',"response_format":{"type":"json_object"}'
+    plain, formed = body % (b"x" * 400, b""), body % (b"x" * 400, schema)
+    assert prepare(plain).prompt == prepare(formed).prompt
+    keys = [prepare(each, renders_response_format=True).prompt.keys for each in (plain, formed)]
+    assert not set(keys[0]) & set(keys[1])
+
+
+def test_a_client_that_asks_for_a_receipt_is_heard():
+    """Only by the very value."""
+    for value, wants in ((b"1", True), (b"0", False)):
+        fields = {b"x-headstart-receipt": value, b"x-session-id": b"s-1"}
+        request = Request("POST", CHAT.encode(), HeaderSection([], fields), b'{"model":"m"}')
+        prepared = PreparedRequest(request.body)
+        Preparer(None, BLOCKS).prepare(request, prepared)
+        assert prepared.wants_receipt is wants
+        assert prepared.session == "s-1"
 
 
 def test_a_body_without_need_is_the_same_object():

@@ -47,7 +47,7 @@ async def test_small_writes_are_sent_at_once_on_both_sides():
         await client.read_reply()
         gateway = up.gateway
         (accepted,) = gateway._server._connections
-        (pool,) = gateway._pools.values()
+        (pool,) = gateway._replicas.pools.values()
         assert pool._idle
         for connection in (accepted, *pool._idle):
             assert is_sent_at_once(cast("asyncio.Transport", connection._transport))

@@ -46,6 +46,7 @@ class LogLine(msgspec.Struct, frozen=True):
     policy: str
     reason: str
     body_changes: tuple[str, ...]
+    matched_tokens: int | None
 
 
 class RequestLog:
@@ -165,6 +166,7 @@ def log_line(record: RequestRecord) -> LogLine:
         policy=record.policy,
         reason=clip_text(record.reason),
         body_changes=record.body_changes,
+        matched_tokens=record.matched_tokens,
     )
 
 

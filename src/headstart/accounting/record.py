@@ -6,6 +6,7 @@ that nothing was cached. No field holds prompt text, a key or a header's value.
 
 import msgspec
 
+from headstart.routing.dispatch import Dispatch
 from headstart.wire.usage import UNKNOWN_USAGE, Usage
 
 
@@ -34,6 +35,10 @@ class RequestRecord(msgspec.Struct, frozen=True):
         retries: attempts on another replica beyond the first.
         policy: routing policy that chose the replica; empty if none was asked.
         reason: why the policy chose it, in the policy's words.
+        matched_tokens: of the input, what the index predicted the replica holds; None where no
+            index was asked.
+        dispatch: of which the store makes the receipt; None if no policy was asked, and in records
+            that were read.
         body_changes: what the gateway changed in the body, e.g. `("stream_options",)`.
     """
 
@@ -57,3 +62,5 @@ class RequestRecord(msgspec.Struct, frozen=True):
     policy: str = ""
     reason: str = ""
     body_changes: tuple[str, ...] = ()
+    matched_tokens: int | None = None
+    dispatch: Dispatch | None = None

@@ -15,6 +15,7 @@ from pathlib import Path
 from headstart.accounting.record import RequestRecord
 from headstart.accounting.sink import clip_text
 from headstart.errors import StoreUnavailable
+from headstart.routing.receipt import compact_receipt
 from headstart.wire.usage import Usage
 
 STORE_FILE = "headstart.db"
@@ -52,6 +53,8 @@ _COLUMNS = (
     "policy",
     "reason",
     "body_changes",
+    "matched_tokens",
+    "receipt",
 )
 
 _ROWS_AT_ONCE = 32
@@ -62,7 +65,9 @@ with one row a statement that costs more than the row."""
 _PLACES = f"({', '.join('?' * len(_COLUMNS))})"
 _INSERT = f"INSERT INTO requests ({', '.join(_COLUMNS)}) VALUES {_PLACES}"  # noqa: S608 -- names of our own columns
 _INSERT_ROWS = _INSERT + f", {_PLACES}" * (_ROWS_AT_ONCE - 1)
-_SELECT = f"SELECT {', '.join(_COLUMNS)} FROM requests"  # noqa: S608 -- likewise
+_RECORD_COLUMNS = _COLUMNS[:-1]  # a receipt is read for itself
+_SELECT = f"SELECT {', '.join(_RECORD_COLUMNS)} FROM requests"  # noqa: S608 -- likewise
+_SELECT_ONE = f"SELECT {', '.join(_COLUMNS)} FROM requests WHERE request_id = ?"  # noqa: S608 -- likewise
 
 _MIGRATIONS = (
     # 1: the request table. NULL is "unknown". Each index ends in time because every question is
@@ -110,6 +115,11 @@ _MIGRATIONS = (
     DROP INDEX requests_replica_time;
     DROP INDEX requests_template_time;
     CREATE INDEX requests_template_time ON requests (template, time_s) WHERE template IS NOT NULL;
+    """,
+    # 4: what was predicted of the cache, and the receipt in its compact form (`routing.receipt`).
+    """
+    ALTER TABLE requests ADD COLUMN matched_tokens INTEGER;
+    ALTER TABLE requests ADD COLUMN receipt TEXT;
     """,
 )
 """What brings a database from version n to n + 1; never edited, only added to."""
@@ -199,16 +209,35 @@ def read_records(path: Path, *, since_s: float = 0.0, limit: int = 1000) -> list
     Raises:
         StoreUnavailable: there is no such store, or it cannot be read.
     """
+    query = f"{_SELECT} WHERE time_s >= ? ORDER BY time_s DESC, id DESC LIMIT ?"
+    rows = _read(path, query, (since_s, limit))
+    return [_record(row) for row in reversed(rows)]
+
+
+def read_request(path: Path, request_id: str) -> tuple[RequestRecord, str | None] | None:
+    """Return one request's record and its compact receipt; None if there is no such record.
+
+    Args:
+        path: the database file.
+        request_id: the gateway's own.
+
+    Raises:
+        StoreUnavailable: there is no such store, or it cannot be read.
+    """
+    rows = _read(path, _SELECT_ONE, (request_id,))
+    if not rows:
+        return None
+    *columns, receipt = rows[-1]
+    return _record(tuple(columns)), None if receipt is None else str(receipt)
+
+
+def _read(path: Path, query: str, values: tuple[object, ...]) -> list[tuple[object, ...]]:
     uri = f"{path.absolute().as_uri()}?mode=ro"
     try:
         with closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_S)) as connection:
-            rows = connection.execute(
-                f"{_SELECT} WHERE time_s >= ? ORDER BY time_s DESC, id DESC LIMIT ?",
-                (since_s, limit),
-            ).fetchall()
+            return connection.execute(query, values).fetchall()
     except sqlite3.Error as error:
         raise _unavailable(path, str(error)) from error
-    return [_record(row) for row in reversed(rows)]
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
@@ -287,11 +316,13 @@ def _row(record: RequestRecord) -> tuple[object, ...]:
         record.policy,
         clip_text(record.reason),
         ",".join(record.body_changes),
+        record.matched_tokens,
+        None if record.dispatch is None else compact_receipt(record.dispatch).decode(),
     )
 
 
 def _record(row: tuple[object, ...]) -> RequestRecord:
-    values = dict(zip(_COLUMNS, row, strict=True))
+    values = dict(zip(_RECORD_COLUMNS, row, strict=True))
     usage = Usage(
         **{name: values.pop(name) for name in Usage.__struct_fields__}  # type: ignore[arg-type]
     )

@@ -81,7 +81,8 @@ def run(loaded: LoadedConfig) -> int:
     configure_process()
     for warning in loaded.warnings:
         logging.getLogger(__name__).warning("%s", warning)
-    embedded = None if loaded.config.engines else embedded_settings(loaded.config)
+    has_replicas = loaded.config.engines or loaded.config.sources
+    embedded = None if has_replicas else embedded_settings(loaded.config)
     return run_on_uvloop(_serve(loaded.config, embedded))
 
 

@@ -7,6 +7,7 @@ that leave their end on a stack, because `cli.workers` puts the same parts toget
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -18,13 +19,17 @@ from headstart.accounting.log import RequestLog
 from headstart.accounting.metrics import RequestMetrics
 from headstart.accounting.recorder import Recorder
 from headstart.accounting.sink import RecordSink
-from headstart.accounting.store import STORE_FILE, RequestStore
+from headstart.accounting.store import STORE_FILE, RequestStore, read_request
 from headstart.accounting.tenant_counts import TenantCounts
+from headstart.cli.discovery import start_discovery
 from headstart.config.address import Address
 from headstart.config.schema import HeadstartConfig, TlsConfig
 from headstart.engines.base import ReplicaConfig
+from headstart.engines.discovery.roster import Roster
 from headstart.errors import ConfigError
 from headstart.gateway.gateway import Gateway, TemplateApplier
+from headstart.gateway.gossip.plan import GossipPlan, plan_alone
+from headstart.gateway.knowledge import KnowledgeConfig
 from headstart.gateway.overview import AdminSource, LocalSource
 from headstart.gateway.state import GatewayStatus
 from headstart.gateway.tls import Certificate
@@ -77,7 +82,8 @@ async def running_service(
 
     Args:
         config: as loaded.
-        embedded: what to start as a replica; needed if `config.engines` is empty.
+        embedded: what to start as a replica; needed if the configuration has neither engines nor
+            sources of them.
 
     Raises:
         ConfigError: a port cannot be bound, a template or a certificate cannot be used.
@@ -89,12 +95,16 @@ async def running_service(
         certificate = start_certificate(config.tls, stack)
         recorder, metrics = await start_recorder(config, stack)
         replicas, child = await start_replicas(config, embedded, stack)
-        gateway = build_gateway(config, replicas, recorder, templates)
+        gossip = plan_alone(config.gossip)
+        gateway = build_gateway(config, replicas, recorder, templates, gossip=gossip)
         stack.push_async_callback(gateway.close)
         tls = None if certificate is None else certificate.context
         with listening(config.listen):
             port = await gateway.start(config.listen.host, config.listen.port, tls=tls)
-        admin = await start_admin(config, LocalSource(gateway, metrics, recorder), stack)
+        roster = Roster(replicas, gateway.set_replicas)
+        await start_discovery(config.sources, os.environ, roster, stack)
+        source = LocalSource(gateway, metrics, recorder, roster)
+        admin = await start_admin(config, source, stack)
         yield Service(
             gateway=gateway,
             listen=Address(config.listen.host, port),
@@ -178,12 +188,12 @@ def _sinks(config: HeadstartConfig, line_lock: LineLock | None) -> list[RecordSi
 async def start_replicas(
     config: HeadstartConfig, embedded: "EngineSettings | None", stack: AsyncExitStack
 ) -> "tuple[tuple[ReplicaConfig, ...], EngineProcess | None]":
-    """Return the configured replicas; without any, start an embedded one.
+    """Return the configured replicas; without any, and any source of them, start an embedded one.
 
     Raises:
         UpstreamUnavailable: it does not start.
     """
-    if config.engines:
+    if config.engines or config.sources:
         return config.engines, None
     from headstart.engines.embedded.process import spawn_engine
 
@@ -201,6 +211,7 @@ def build_gateway(
     templates: TemplateSet,
     *,
     tenant_counts: TenantCounts | None = None,
+    gossip: GossipPlan | None = None,
 ) -> Gateway:
     """Make the gateway, which does not listen yet.
 
@@ -210,6 +221,7 @@ def build_gateway(
         recorder: started.
         templates: loaded.
         tenant_counts: shared with other processes; None to count alone.
+        gossip: with other processes; None if this one is alone.
 
     Raises:
         ConfigError: a replica's URL, key or CA file cannot be used.
@@ -221,6 +233,7 @@ def build_gateway(
         replicas=replicas,
         recorder=recorder,
         routing=config.routing,
+        knowledge=KnowledgeConfig(prefix=config.prefix, gossip=gossip),
         queue=config.queue.share(config.workers),
         tenants=config.tenants,
         tenant_counts=tenant_counts,
@@ -243,7 +256,11 @@ async def start_admin(
     # Loaded here: a worker has no admin port, and needs neither aiohttp nor its memory.
     from headstart.gateway.admin import AdminServer
 
-    server = AdminServer(source, key=config.admin_key)
+    server = AdminServer(
+        source,
+        key=config.admin_key,
+        find_request=partial(read_request, config.data_dir / STORE_FILE),
+    )
     stack.push_async_callback(server.close)
     with listening(config.admin):
         port = await server.start(config.admin.host, config.admin.port)

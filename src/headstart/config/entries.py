@@ -8,6 +8,7 @@ from pathlib import Path
 from headstart.accounting.tenant import Tenant, TenantLimits
 from headstart.config.address import check_engine_url, engine_name
 from headstart.config.document import Node
+from headstart.config.engine_cache import read_engine_cache
 from headstart.config.schema import ENGINE_KEYS, TENANT_KEYS
 from headstart.config.secrets import read_secret, refuse_literal
 from headstart.config.values import (
@@ -29,23 +30,6 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/\[\]-]{0,127}")
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
 
-def read_engines(
-    node: Node, environment: Mapping[str, str], reading: Reading
-) -> tuple[ReplicaConfig, ...]:
-    """Read the list of engines.
-
-    Raises:
-        ConfigError: an entry cannot be used, or two have one name.
-    """
-    reading.note("engines", node.origin)
-    engines = tuple(
-        _read_engine(item, f"engines[{i}]", environment, reading)
-        for i, item in enumerate(list_of(node, "engines"))
-    )
-    _check_unique(node, "engines", (engine.name for engine in engines))
-    return engines
-
-
 def read_tenants(
     node: Node, environment: Mapping[str, str], reading: Reading
 ) -> tuple[Tenant, ...]:
@@ -59,7 +43,7 @@ def read_tenants(
         _read_tenant(item, f"tenants[{i}]", environment, reading)
         for i, item in enumerate(list_of(node, "tenants"))
     )
-    _check_unique(node, "tenants", (tenant.name for tenant in tenants))
+    check_unique(node, "tenants", (tenant.name for tenant in tenants))
     owners: dict[bytes, str] = {}
     for tenant in tenants:
         owner = owners.setdefault(tenant.key_sha256, tenant.name)
@@ -72,9 +56,14 @@ def read_tenants(
     return tenants
 
 
-def _read_engine(
+def read_engine(
     node: Node, key: str, environment: Mapping[str, str], reading: Reading
 ) -> ReplicaConfig:
+    """Read one entry of the list of engines.
+
+    Raises:
+        ConfigError: it cannot be used.
+    """
     entries = mapping_of(node, key)
     refuse_literal(entries, "api_key", f"{key}.api_key")
     check_keys(entries, ENGINE_KEYS, key)
@@ -99,6 +88,7 @@ def _read_engine(
         else (),
         api_key=read_secret(entries, "api_key", f"{key}.api_key", environment, reading),
         ca_file=ca_file,
+        **read_engine_cache(entries, key, reading),
     )
 
 
@@ -174,7 +164,12 @@ def _readable_file(node: Node, key: str, reading: Reading) -> str:
     return str(path)
 
 
-def _check_unique(node: Node, key: str, names: Iterable[str]) -> None:
+def check_unique(node: Node, key: str, names: Iterable[str]) -> None:
+    """Refuse a name that two entries have.
+
+    Raises:
+        ConfigError: there is one.
+    """
     seen: set[str] = set()
     for name in names:
         if name in seen:

@@ -11,7 +11,7 @@ from headstart.config.load import LoadedConfig
 
 _MASK = "********"
 
-_SECRET_FIELDS = frozenset(("admin_key", "api_key"))
+_SECRET_FIELDS = frozenset(("api_key", "admin_key", "key"))
 
 _DEFAULT = Origin("default")
 
@@ -51,7 +51,7 @@ def _walk(value: object, key: str, origins: Mapping[str, Origin]) -> Iterator[Se
                 yield _setting(inner, f"{item.hex()[:8]}…", origins)
             elif one.name in _SECRET_FIELDS:
                 yield _setting(inner, None if item is None else _MASK, origins)
-            elif one.name == "models":
+            elif one.name in ("models", "shadow", "peers"):
                 yield _setting(inner, ", ".join(item) or None, origins)
             else:
                 yield from _walk(item, inner, origins)

@@ -14,7 +14,8 @@ import platformdirs
 
 from headstart.config.address import Address, parse_address
 from headstart.config.document import Node, Origin, merge, nest, read_document
-from headstart.config.entries import read_engines, read_tenants
+from headstart.config.entries import read_tenants
+from headstart.config.gossip import read_gossip
 from headstart.config.schema import (
     LISTS,
     SCALARS,
@@ -23,6 +24,7 @@ from headstart.config.schema import (
     LogTarget,
 )
 from headstart.config.secrets import read_secret, refuse_literal
+from headstart.config.sources import read_engine_list
 from headstart.config.tls import check_tls
 from headstart.config.values import (
     Reading,
@@ -32,6 +34,8 @@ from headstart.config.values import (
     read_section,
     read_text,
 )
+from headstart.engines.base import ReplicaConfig
+from headstart.engines.discovery.build import SourceEntry
 from headstart.errors import ConfigError
 
 DEFAULT_FILE = "headstart.yaml"
@@ -236,7 +240,7 @@ def _compose(
     assert isinstance(tree.value, dict)
     entries = tree.value
     refuse_literal(entries, "admin_key", "admin_key")
-    check_keys(entries, (*SCALARS, *LISTS, *SECTIONS), "")
+    check_keys(entries, (*SCALARS, *LISTS, *SECTIONS, "gossip"), "")
     sections: dict[str, Any] = {
         name: read_section(cls, entries.get(name), name, reading) for name, cls in SECTIONS.items()
     }
@@ -252,6 +256,10 @@ def _compose(
     workers = 1
     if "workers" in entries:
         workers = read_scalar(entries["workers"], int, "workers", reading)
+    engines: tuple[ReplicaConfig, ...] = ()
+    sources: tuple[SourceEntry, ...] = ()
+    if "engines" in entries:
+        engines, sources = read_engine_list(entries["engines"], environment, reading)
     config = HeadstartConfig(
         listen=listen,
         admin=admin,
@@ -259,9 +267,9 @@ def _compose(
         admin_key=admin_key,
         data_dir=data_dir,
         templates=_templates(entries.get("templates"), reading),
-        engines=read_engines(entries["engines"], environment, reading)
-        if "engines" in entries
-        else (),
+        engines=engines,
+        sources=sources,
+        gossip=read_gossip(entries.get("gossip"), environment, reading),
         tenants=read_tenants(entries["tenants"], environment, reading)
         if "tenants" in entries
         else (),

@@ -13,7 +13,10 @@ from headstart.accounting.recorder import RecorderConfig
 from headstart.accounting.tenant import Tenant
 from headstart.config.address import Address
 from headstart.engines.base import HealthConfig, ReplicaConfig, UpstreamConfig
+from headstart.engines.discovery.build import SourceEntry
+from headstart.prefix.config import PrefixConfig
 from headstart.routing.config import RoutingConfig
+from headstart.routing.gossip.config import GossipConfig
 from headstart.routing.queue import QueueConfig
 from headstart.wire.http1 import HttpLimits
 
@@ -61,9 +64,12 @@ class HeadstartConfig:
         admin_key: bearer token of the admin port; None only on a loopback address.
         data_dir: where records are kept.
         templates: folder of prompt templates; None without.
-        engines: replicas to front; empty starts an embedded one.
+        engines: replicas to front; with no sources either, an embedded one is started.
+        sources: where further replicas are found.
         tenants: who may use it; empty means no authentication.
         routing: which policy routes.
+        prefix: how it is remembered what replicas hold.
+        gossip: other gateways in front of the same engines.
         queue: when requests wait for a replica.
         upstream: deadlines and pool of the client that talks to the engines.
         health: how replicas are checked.
@@ -83,8 +89,11 @@ class HeadstartConfig:
     admin_key: str | None = field(default=None, repr=False)
     templates: Path | None = None
     engines: tuple[ReplicaConfig, ...] = ()
+    sources: tuple[SourceEntry, ...] = ()
     tenants: tuple[Tenant, ...] = ()
     routing: RoutingConfig = field(default_factory=RoutingConfig)
+    prefix: PrefixConfig = field(default_factory=PrefixConfig)
+    gossip: GossipConfig = field(default_factory=GossipConfig)
     queue: QueueConfig = field(default_factory=QueueConfig)
     upstream: UpstreamConfig = field(default_factory=UpstreamConfig)
     health: HealthConfig = field(default_factory=HealthConfig)
@@ -99,6 +108,7 @@ class HeadstartConfig:
 SECTIONS: dict[str, type] = {
     "tls": TlsConfig,
     "routing": RoutingConfig,
+    "prefix": PrefixConfig,
     "queue": QueueConfig,
     "upstream": UpstreamConfig,
     "health": HealthConfig,
@@ -123,7 +133,19 @@ SCALARS = (
 
 LISTS = ("engines", "tenants")
 
-ENGINE_KEYS = ("name", "url", "kind", "models", "api_key_env", "api_key_file", "ca_file")
+ENGINE_KEYS = (
+    "name",
+    "url",
+    "kind",
+    "models",
+    "api_key_env",
+    "api_key_file",
+    "ca_file",
+    "kv_events",
+    "tokenizer",
+    "kv_capacity_tokens",
+    "block_size",
+)
 
 TENANT_KEYS = ("name", "key_env", "key_file", "key_sha256", "business_line", "limits")
 
@@ -135,6 +157,25 @@ AT_LEAST: dict[str, float] = {
     "drain_s": 0,
     "routing.prefix_hash.leading_blocks": 1,
     "routing.prefix_hash.block_bytes": 1,
+    "routing.expected_ttft.prefill_surcharge": 0,
+    "routing.expected_ttft.load_weight": 0,
+    "routing.expected_ttft.balance_weight": 0,
+    "routing.expected_ttft.kv_weight": 0,
+    "routing.expected_ttft.eviction_weight": 0,
+    "routing.expected_ttft.tie_ratio": 0,
+    "routing.expected_ttft.spread": 0,
+    "routing.sglang_cache_aware.cache_threshold": 0,
+    "routing.sglang_cache_aware.balance_abs_threshold": 0,
+    "routing.sglang_cache_aware.balance_rel_threshold": 1,
+    "prefix.speculative_s": 0,
+    "prefix.default_capacity_tokens": 1,
+    "prefix.default_block_size": 1,
+    "prefix.max_entries": 1,
+    "prefix.max_open": 1,
+    "engines.kv_events.num_ranks": 1,
+    "engines.tokenizer.sample_s": 0,
+    "engines.kv_capacity_tokens": 1,
+    "engines.block_size": 1,
     "queue.max_in_flight": 1,
     "queue.max_waiting": 0,
     "queue.max_waiting_bytes": 0,
@@ -160,6 +201,9 @@ AT_LEAST: dict[str, float] = {
 
 MORE_THAN: dict[str, float] = {
     "routing.prefix_hash.load_bound": 1,
+    "prefix.ttl_s": 0,
+    "gossip.batch_s": 0,
+    "gossip.silence_s": 1,
     "queue.max_wait_s": 0,
     "upstream.connect_s": 0,
     "upstream.first_byte_s": 0,

@@ -32,7 +32,7 @@ def read_section(cls: type[T], node: Node | None, key: str, reading: Reading) ->
     """Build a component's configuration; what is not set keeps the component's default.
 
     Args:
-        cls: a dataclass whose fields are scalars or dataclasses.
+        cls: a dataclass whose fields are scalars, tuples of one kind of scalar, or dataclasses.
         node: the mapping, or None if the whole section is absent.
         key: the section's dotted key.
         reading: takes the origins.
@@ -55,9 +55,21 @@ def read_section(cls: type[T], node: Node | None, key: str, reading: Reading) ->
         elif inner is None:
             assert not _is_required(one), f"{inner_key} has no default"
             reading.note(inner_key, Origin("default"))
+        elif get_origin(hint) is tuple:
+            values[one.name] = _read_list(inner, get_args(hint)[0], inner_key, reading)
         else:
             values[one.name] = read_scalar(inner, hint, inner_key, reading)
     return cls(**values)
+
+
+def _read_list(node: Node, hint: Any, key: str, reading: Reading) -> tuple[Any, ...]:
+    """Return a list of values of one type; a variable of the environment has commas between."""
+    reading.note(key, node.origin)
+    if isinstance(node.value, str) and node.origin.kind == "environment":
+        texts = node.value.replace(",", " ").split()
+        node = Node([Node(text, node.origin) for text in texts], node.origin)
+    items = list_of(node, key)
+    return tuple(read_scalar(item, hint, f"{key}[{i}]", Reading()) for i, item in enumerate(items))
 
 
 def read_scalar(node: Node, hint: Any, key: str, reading: Reading) -> Any:

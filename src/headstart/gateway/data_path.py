@@ -10,10 +10,11 @@ from headstart.errors import UpstreamError
 from headstart.gateway.auth import Authenticator
 from headstart.gateway.limits import TenantLimiter
 from headstart.gateway.prepare import Preparer
+from headstart.gateway.token_side import TokenSide
 from headstart.gateway.waiting import WaitingRoom
 from headstart.routing.fleet import Fleet
-from headstart.routing.policy import Policy
 from headstart.routing.replica import Replica
+from headstart.routing.router import Router
 
 
 class RecordSink(Protocol):
@@ -69,16 +70,18 @@ class ClientPort(Protocol):
 class DataPath:
     """What every exchange works with.
 
-    Without `limiter` no tenant has limits, without `waiting` no request waits.
+    Without `limiter` no tenant has limits, without `waiting` no request waits, without `tokens`
+    no prompt is tokenised.
     """
 
     authenticator: Authenticator
     preparer: Preparer
     fleet: Fleet
-    policy: Policy
+    router: Router
     pools: dict[str, UpstreamPool]
     watch: ReplicaWatch
     recorder: RecordSink
     clock: Clock
     limiter: TenantLimiter | None = None
     waiting: WaitingRoom | None = None
+    tokens: TokenSide | None = None

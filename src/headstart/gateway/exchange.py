@@ -16,9 +16,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from headstart.accounting.record import RequestRecord
 from headstart.accounting.tenant import Tenant
-from headstart.engines.upstream import Call
 from headstart.errors import (
     HeadstartError,
     QueueFull,
@@ -26,15 +24,20 @@ from headstart.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
+from headstart.gateway.attempt import Attempt
 from headstart.gateway.data_path import ClientPort, DataPath
 from headstart.gateway.limits import Admission
 from headstart.gateway.prepare import PreparedRequest
+from headstart.gateway.record import make_record
 from headstart.gateway.relay import ResponseRelay
 from headstart.gateway.respond import error_response
+from headstart.gateway.timeline import Timeline
+from headstart.gateway.token_worker import TokenTicket
 from headstart.gateway.waiting import Waiter, no_replica
-from headstart.routing.policy import RoutingRequest
+from headstart.prompt.token_keys import TokenPrompt
 from headstart.routing.queue import Line, Place
-from headstart.routing.replica import Replica, Standing
+from headstart.routing.receipt import receipt_header
+from headstart.routing.replica import Replica
 from headstart.wire.http1 import Request, ResponseHead
 from headstart.wire.usage import UNKNOWN_USAGE, parse_usage
 
@@ -65,31 +68,22 @@ class Exchange:
     """
 
     __slots__ = (
-        "_accepted_at",
         "_admission",
-        "_body_changes",
-        "_call",
+        "_attempt",
         "_client",
         "_error_code",
-        "_first_content_at",
         "_is_done",
-        "_is_trial",
-        "_last_content_at",
-        "_num_sent_bytes",
         "_path",
         "_place",
-        "_policy",
         "_prepared",
-        "_queue_s",
-        "_reason",
         "_relay",
-        "_replica",
         "_request",
         "_request_id",
         "_retries",
         "_status",
         "_tenant",
-        "_time_s",
+        "_ticket",
+        "_times",
         "_unsent",
     )
 
@@ -106,27 +100,19 @@ class Exchange:
         self._client = client
         self._request = request
         self._request_id = request_id
-        self._accepted_at = accepted_at
-        self._time_s = path.clock.time()
+        self._times = Timeline(path.clock.time(), accepted_at)
         self._tenant: Tenant = path.authenticator.stranger
         self._prepared = PreparedRequest(request.body)
         self._admission: Admission | None = None
+        self._ticket: TokenTicket | None = None
         self._place: Place[Waiter] | None = None
-        self._queue_s = 0.0
-        self._replica: Replica | None = None
-        self._call: Call | None = None
+        self._attempt: Attempt | None = None
         self._relay: ResponseRelay | None = None
-        self._policy = ""
-        self._reason = ""
         self._retries = 0
-        self._num_sent_bytes = 0
         self._status = 0
-        self._first_content_at: float | None = None
-        self._last_content_at: float | None = None
         self._error_code: str | None = None
         self._unsent = b""
         self._is_done = False
-        self._is_trial = False
 
     # From the client's connection.
 
@@ -154,15 +140,15 @@ class Exchange:
             _log.error("request %s: %s while preparing it", self._request_id, type(error).__name__)
             self._answer(HeadstartError(_INTERNAL_ERROR))
             return
-        self._go(candidates)
+        if self._prepared.token_key is None or not self._waits_for_tokens():
+            self._go(candidates)
 
     def client_lost(self) -> None:
         """Hear that the client has left: the engine is to stop working for it."""
         if self._is_done:
             return
-        if self._call is not None:
-            self._call.abort()
-        elif self._place is not None:
+        self._abort()
+        if self._place is not None:
             assert self._path.waiting is not None
             self._path.waiting.leave(self._place)
             self._end_wait()
@@ -173,8 +159,7 @@ class Exchange:
         """Hear that the gateway ends now: fail in form."""
         if self._is_done:
             return
-        if self._call is not None:
-            self._call.abort()
+        self._abort()
         error = UpstreamUnavailable("The gateway is shutting down; try again elsewhere.")
         if self._relay is not None and not self._unsent:
             self._end_broken(self._relay, error)
@@ -183,13 +168,13 @@ class Exchange:
 
     def client_paused(self) -> None:
         """Hear that the client is slow: take nothing more from the engine."""
-        if self._call is not None:
-            self._call.pause_reading()
+        if self._attempt is not None and self._attempt.call is not None:
+            self._attempt.call.pause_reading()
 
     def client_resumed(self) -> None:
         """Hear that the client has caught up."""
-        if self._call is not None:
-            self._call.resume_reading()
+        if self._attempt is not None and self._attempt.call is not None:
+            self._attempt.call.resume_reading()
 
     # From the upstream call.
 
@@ -222,11 +207,12 @@ class Exchange:
 
     def response_failed(self, error: UpstreamError) -> None:
         """Try elsewhere, or say what happened."""
-        replica, call = self._replica, self._call
-        assert replica is not None
+        attempt = self._attempt
+        assert attempt is not None
+        call = attempt.call
         assert call is not None
         is_timeout = isinstance(error, UpstreamTimeout)
-        self._path.watch.failed(replica, call, error)
+        self._path.watch.failed(attempt.replica, call, error)
         if self._relay is not None and not self._unsent:
             self._end_broken(self._relay, error)
         elif (is_timeout and call.is_sent) or not self._retry(may_stay=call.is_reused):
@@ -251,6 +237,24 @@ class Exchange:
 
     # Steps.
 
+    def _waits_for_tokens(self) -> bool:
+        tokens = self._path.tokens
+        assert tokens is not None
+        self._ticket = tokens.find(self._prepared, self._request.path, self._tokens_came)
+        return self._ticket is not None
+
+    def _tokens_came(self, tokens: TokenPrompt | None) -> None:
+        self._ticket = None
+        self._prepared.tokens = tokens
+        try:
+            candidates = self._path.fleet.candidates(self._prepared.model)
+            if not candidates:
+                raise no_replica(self._prepared.model)
+        except HeadstartError as error:  # since it came, its replicas have gone
+            self._answer(error)
+            return
+        self._go(candidates)
+
     def _go(self, targets: Sequence[Replica], failed: Replica | None = None) -> None:
         """Send, or wait while all of `targets` are full; `failed` was tried and is none of them."""
         prepared, waiting = self._prepared, self._path.waiting
@@ -268,31 +272,26 @@ class Exchange:
 
     def _end_wait(self) -> None:
         assert self._place is not None
-        self._queue_s += self._path.clock.monotonic() - self._place.since
+        self._times.queue_s += self._path.clock.monotonic() - self._place.since
         self._place = None
 
-    def _judge(self, replica: Replica | None, status: int) -> None:
-        assert replica is not None
-        if status >= 500 or replica.is_suspect:
-            self._path.watch.answered(replica, status)
-
-    def _note_standing(self, replica: Replica) -> None:
-        """Say why a replica is used that is not simply available."""
-        if replica.standing is Standing.TRIAL:
-            self._is_trial = True
-            self._path.watch.trial_begun(replica)
-            self._reason += ", on trial"
-        else:
-            self._reason += ", as a last resort: every replica has failed lately"
+    def _abort(self) -> None:
+        """Stop whatever is under way."""
+        if self._attempt is not None and self._attempt.call is not None:
+            self._attempt.call.abort()
+        elif self._ticket is not None:
+            self._ticket.cancel()
 
     def _start_relay(self, head: ResponseHead) -> bool:
         """Take the answer of this replica; returns False if another one is asked instead."""
+        attempt = self._attempt
+        assert attempt is not None
         if head.status >= 500:
-            self._judge(self._replica, head.status)
+            attempt.judge(head.status)
         if head.status in _RETRIED and self._retry(may_stay=False):
             return False
         self._relay = ResponseRelay(
-            self._request, head, self._own_lines(), hides_usage=self._prepared.hides_usage
+            self._request, head, self._own_lines(attempt), hides_usage=self._prepared.hides_usage
         )
         self._status = head.status
         if head.status >= 400:
@@ -301,22 +300,24 @@ class Exchange:
         return True
 
     def _retry_fault(self) -> bool:
-        failed = self._replica
+        failed = self._attempt
+        assert failed is not None
         if not self._retry(may_stay=False):
             return False
-        self._judge(failed, _STATUS_FAULT)
+        failed.judge(_STATUS_FAULT)
         return True
 
     def _complete(self, relay: ResponseRelay) -> None:
+        attempt = self._attempt
+        assert attempt is not None
         if relay.has_error_event:
             self._error_code = "engine_error_event"
         if relay.is_engine_fault:
-            self._judge(self._replica, _STATUS_FAULT)
-        elif self._first_content_at is None and self._status < 500:
-            self._judge(self._replica, self._status)
+            attempt.judge(_STATUS_FAULT)
+        elif self._times.first_content_at is None and self._status < 500:
+            attempt.judge(self._status)
             if self._status < 300 and self._request.path not in _NO_WORK_PATHS:
-                assert self._replica is not None
-                self._replica.has_progressed = True
+                attempt.replica.has_progressed = True
         self._finish(self._status, closes=relay.closes_connection)
 
     def _give_up_retrying(self) -> None:
@@ -326,31 +327,21 @@ class Exchange:
         self._request.body = b""
 
     def _note_content(self) -> None:
-        self._last_content_at = self._path.clock.monotonic()
-        assert self._replica is not None
-        self._replica.has_progressed = True
-        if self._first_content_at is None:
-            self._first_content_at = self._last_content_at
-            self._judge(self._replica, self._status)
+        times, attempt, now = self._times, self._attempt, self._path.clock.monotonic()
+        assert attempt is not None
+        times.last_content_at = now
+        attempt.replica.has_progressed = True
+        if times.first_content_at is None:
+            times.first_content_at = now
+            attempt.content_began(now)
+            attempt.judge(self._status)
 
     def _send(self, candidates: Sequence[Replica]) -> None:
-        path, prepared, request = self._path, self._prepared, self._request
-        body = prepared.body
-        decision = path.policy.choose(
-            RoutingRequest(prepared.model, prepared.keys, len(body)), candidates
-        )
-        self._policy = decision.policy
-        self._reason = decision.reason
-        self._replica = replica = decision.replica
-        if not replica.is_available:
-            self._note_standing(replica)
-        self._num_sent_bytes = len(body)
-        replica.begin(len(body))
-        pool = path.pools[replica.name]
-        head = pool.origin.head(request, len(body))
-        self._call = pool.call(request.method, (head, body) if body else (head,), self)
+        attempt = Attempt(self._path, self._request, self._prepared, candidates, self)
+        self._attempt = attempt
         if self._client.is_write_paused:
-            self._call.pause_reading()
+            assert attempt.call is not None
+            attempt.call.pause_reading()
 
     def _retry(self, *, may_stay: bool) -> bool:
         """Send once more, elsewhere; return False if that is not possible.
@@ -359,7 +350,9 @@ class Exchange:
             may_stay: the same replica will do where it is the only one: a kept connection was
                 closed under the request, which says nothing about the engine.
         """
-        failed = self._replica
+        attempt = self._attempt
+        assert attempt is not None
+        failed = attempt.replica
         if self._retries > 0:
             return False
         try:
@@ -373,23 +366,10 @@ class Exchange:
             return False
         self._retries += 1
         self._relay, self._unsent, self._error_code = None, b"", None
-        assert self._call is not None
-        self._call.abort()
-        self._release()
+        self._abort()
+        attempt.end()
         self._go(others or candidates, failed)
         return True
-
-    def _release(self) -> None:
-        # A call is held exactly as long as its replica counts the request as in flight.
-        if self._call is not None:
-            assert self._replica is not None
-            self._call = None
-            self._replica.end(self._num_sent_bytes)
-            if self._is_trial:
-                self._is_trial = False
-                self._path.watch.trial_ended(self._replica)
-            if self._path.waiting is not None:
-                self._path.waiting.serve()
 
     def _end_broken(self, relay: ResponseRelay, error: UpstreamError) -> None:
         self._error_code = error.code
@@ -407,55 +387,44 @@ class Exchange:
         self._client.write(error_response(request, error, self._request_id, closes=closes))
         self._finish(error.status, closes=closes)
 
-    def _own_lines(self) -> bytes:
-        assert self._replica is not None
+    def _own_lines(self, attempt: Attempt) -> bytes:
         lines = (
             f"x-headstart-request-id: {self._request_id}\r\n"
-            f"x-headstart-replica: {self._replica.name}\r\n"
+            f"x-headstart-replica: {attempt.replica.name}\r\n"
         )
         if self._prepared.template is not None:
             lines += f"x-headstart-template: {self._prepared.template}\r\n"
+        if self._prepared.wants_receipt:
+            lines += f"x-headstart-receipt: {receipt_header(attempt.dispatch)}\r\n"
         return lines.encode("latin-1", "replace")
 
     def _finish(self, status: int, *, closes: bool) -> None:
         assert not self._is_done
         self._is_done = True
-        self._release()
-        record = self._record(status)
-        if self._admission is not None:
-            self._admission.end(record.usage.input_tokens, was_sent=self._replica is not None)
-        self._path.recorder.record(record)
-        self._client.finished(closes=closes)
-
-    def _record(self, status: int) -> RequestRecord:
-        relay, prepared, tenant = self._relay, self._prepared, self._tenant
+        relay, attempt = self._relay, self._attempt
         usage_object = relay.usage() if relay is not None else None
         usage = parse_usage(usage_object) if usage_object is not None else UNKNOWN_USAGE
-        first, last, accepted_at = self._first_content_at, self._last_content_at, self._accepted_at
-        tpot_s: float | None = None
-        num_tokens = usage.output_tokens or 0
-        # What came in one piece says nothing about the time between its tokens.
-        if first is not None and last is not None and last > first and num_tokens > 1:
-            tpot_s = (last - first) / (num_tokens - 1)
-        return RequestRecord(
-            request_id=self._request_id,
-            time_s=self._time_s,
-            path=self._request.path,
-            model=prepared.model,
-            tenant=tenant.name,
-            business_line=tenant.business_line,
-            template=prepared.template,
-            replica=self._replica.name if self._replica is not None and relay is not None else "",
-            is_stream=prepared.is_stream,
-            status=status,
-            error_code=self._error_code,
-            usage=usage,
-            ttft_s=first - accepted_at if first is not None else None,
-            tpot_s=tpot_s,
-            total_s=self._path.clock.monotonic() - accepted_at,
-            queue_s=self._queue_s,
-            retries=self._retries,
-            policy=self._policy,
-            reason=self._reason,
-            body_changes=prepared.body_changes,
+        now = self._path.clock.monotonic()
+        if attempt is not None:
+            if relay is not None and status < 300:
+                attempt.answered(self._prepared, usage, now)
+            attempt.end()
+        if self._admission is not None:
+            self._admission.end(usage.input_tokens, was_sent=attempt is not None)
+        self._path.recorder.record(
+            make_record(
+                self._request,
+                self._prepared,
+                self._tenant,
+                self._times,
+                usage,
+                request_id=self._request_id,
+                status=status,
+                error_code=self._error_code,
+                attempt=attempt,
+                has_answer=relay is not None,
+                retries=self._retries,
+                now=now,
+            )
         )
+        self._client.finished(closes=closes)

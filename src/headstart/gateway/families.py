@@ -10,6 +10,8 @@ from prometheus_client.core import (
 )
 
 from headstart import __version__
+from headstart.gateway.cache_families import cache_families
+from headstart.gateway.gossip.statistics import gossip_families
 from headstart.gateway.overview import Overview, WorkerStatus
 from headstart.gateway.process import ProcessStatus
 from headstart.gateway.state import GatewayStatus, ReplicaStatus
@@ -61,6 +63,9 @@ def gateway_families(overview: Overview) -> Iterator[Metric]:
     yield build
     yield from _state_families(overview.gateway)
     yield from _replica_families(overview.gateway.replicas)
+    yield from cache_families(overview.gateway)
+    if overview.gateway.gossip:
+        yield from gossip_families(list(overview.gateway.gossip.items()))
     yield from _process_families(overview.processes)
     if overview.workers:
         yield from _worker_families(overview.workers)

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import inf
 from typing import Final
 
@@ -12,29 +12,31 @@ from headstart.accounting.tenant import Tenant
 from headstart.accounting.tenant_counts import TenantCounts
 from headstart.clock import Clock, SystemClock
 from headstart.engines.base import HealthConfig, ReplicaConfig, UpstreamConfig
-from headstart.engines.origin import Origin
-from headstart.engines.upstream import UpstreamPool
 from headstart.gateway.acceptor import ConnectionBoard
 from headstart.gateway.auth import Authenticator
+from headstart.gateway.cache_status import CacheStatus
 from headstart.gateway.data_path import DataPath, RecordSink
 from headstart.gateway.handler import Handler
+from headstart.gateway.knowledge import Knowledge, KnowledgeConfig
 from headstart.gateway.limits import TenantLimiter
-from headstart.gateway.monitor import Monitor, Watched
+from headstart.gateway.monitor import Monitor
 from headstart.gateway.prepare import Preparer, TemplateApplier, TemplatedBody
+from headstart.gateway.replicas import ReplicaSet
 from headstart.gateway.server import DataServer
 from headstart.gateway.state import GatewayStatus, ReplicaStatus
 from headstart.gateway.sweeper import Sweeper
 from headstart.gateway.waiting import WaitingRoom
-from headstart.routing.build import build_policy
+from headstart.gateway.watched import Watched
 from headstart.routing.config import RoutingConfig
 from headstart.routing.fleet import Fleet
 from headstart.routing.queue import QueueConfig
-from headstart.routing.replica import Replica, Standing
+from headstart.routing.replica import Standing
 from headstart.wire.http1 import HttpLimits
 
 __all__ = ["Gateway", "RecordSink", "TemplateApplier", "TemplatedBody"]
 
 _DEFAULT_ROUTING: Final = RoutingConfig()
+_DEFAULT_KNOWLEDGE: Final = KnowledgeConfig()
 _DEFAULT_QUEUE: Final = QueueConfig()
 _DEFAULT_UPSTREAM: Final = UpstreamConfig()
 _DEFAULT_HEALTH: Final = HealthConfig()
@@ -52,9 +54,10 @@ class Gateway:
     It is its own `GatewayState`. Build it inside a running event loop.
 
     Args:
-        replicas: engines in front of which it stands, at least one.
+        replicas: engines in front of which it stands; more can come and these can go.
         recorder: takes one record per request; neither started nor closed here.
         routing: policy and parameters.
+        knowledge: how it is known what replicas hold.
         queue: when requests wait for a replica, and how many.
         tenants: who may use it; empty means no authentication.
         tenant_counts: of these tenants, shared with other processes; None to count alone.
@@ -62,7 +65,7 @@ class Gateway:
         upstream: deadlines and pool size.
         health: how replicas are checked.
         limits: sizes and deadlines of client connections.
-        drain_s: how long `drain` lets open requests finish.
+        drain_s: how long `drain`, and a replica that was removed, let open requests finish.
         clock: monotonic readings for deadlines and timings, wall clock for records.
 
     Raises:
@@ -75,6 +78,7 @@ class Gateway:
         replicas: Sequence[ReplicaConfig],
         recorder: RecordSink,
         routing: RoutingConfig = _DEFAULT_ROUTING,
+        knowledge: KnowledgeConfig = _DEFAULT_KNOWLEDGE,
         queue: QueueConfig = _DEFAULT_QUEUE,
         tenants: Sequence[Tenant] = (),
         tenant_counts: TenantCounts | None = None,
@@ -86,37 +90,50 @@ class Gateway:
         clock: Clock = _SYSTEM_CLOCK,
     ) -> None:
         authenticator = Authenticator(tenants)
-        self._fleet = Fleet([Replica(each.name, frozenset(each.models)) for each in replicas])
-        self._pools = {
-            each.name: UpstreamPool(
-                Origin(each, strips_credentials=authenticator.requires_key), upstream
-            )
-            for each in replicas
-        }
-        self._monitor = Monitor(self._fleet, replicas, self._pools, health, clock)
+        self._fleet = Fleet()
+        self._monitor = Monitor(self._fleet, health, clock)
         self._limiter = TenantLimiter(tenants, tenant_counts)
         self._waiting = WaitingRoom(self._fleet, queue, clock)
+        self._knowledge = Knowledge(routing, knowledge, clock)
+        self._replicas = ReplicaSet(
+            self._fleet,
+            self._monitor,
+            upstream,
+            strips_credentials=authenticator.requires_key,
+            drain_s=drain_s,
+            clock=clock,
+            listeners=(self._knowledge, self._waiting),
+        )
+        self._monitor.on_models = self._knowledge.models_found
+        self._replicas.start_with(replicas)
+        tokens = self._knowledge.token_side
         path = DataPath(
             authenticator=authenticator,
-            preparer=Preparer(apply_template, routing.prefix_hash),
+            preparer=Preparer(
+                apply_template,
+                routing.prefix_hash,
+                tokens=tokens,
+                renders_response_format=any(each.kind == "embedded" for each in replicas),
+            ),
             fleet=self._fleet,
-            policy=build_policy(routing),
-            pools=self._pools,
+            router=self._knowledge.router,
+            pools=self._replicas.pools,
             watch=self._monitor,
             recorder=recorder,
             clock=clock,
             limiter=self._limiter if self._limiter.has_limits else None,
             waiting=self._waiting if queue.max_in_flight is not None else None,
+            tokens=tokens,
         )
         self._handler = Handler(path, self, self._monitor.told_models)
         self._server = DataServer(self._handler, limits, clock)
         self._sweeper = Sweeper(
             [
                 self._server.sweep,
-                *(pool.sweep for pool in self._pools.values()),
-                self._monitor.sweep,
+                self._replicas.sweep,
                 self._limiter.sweep,
                 self._waiting.sweep,
+                self._knowledge.sweep,
             ],
             _sweep_interval(upstream, limits, health),
             clock,
@@ -158,6 +175,7 @@ class Gateway:
 
     async def _begin(self) -> None:
         self._sweeper.start()
+        self._knowledge.start()
         self._watching = asyncio.get_running_loop().create_task(self._monitor.run(), name="monitor")
         await self._monitor.checked(_FIRST_CHECKS_S)
         await self._server.listen()
@@ -186,8 +204,8 @@ class Gateway:
         self._waiting.close()  # or the end of each request would send on another
         await self._server.close()
         self._sweeper.stop()
-        for pool in self._pools.values():
-            await pool.close()
+        await self._knowledge.close()
+        await self._replicas.close()
 
     @property
     def is_draining(self) -> bool:
@@ -211,8 +229,26 @@ class Gateway:
         return self._server.num_connections
 
     def replicas(self) -> Sequence[ReplicaStatus]:
-        """Return every configured replica's status, in the order of the configuration."""
-        return [_status(watched) for watched in self._monitor.watched]
+        """Return every replica's status, in the order of joining; those that leave come last."""
+        return [
+            _status(watched, self._knowledge.cache_status(watched.replica))
+            for watched in self._replicas.watched
+        ]
+
+    def replica_configs(self) -> list[ReplicaConfig]:
+        """Return the replicas as they were given, without those that leave."""
+        return self._replicas.configs
+
+    def set_replicas(
+        self, replicas: Sequence[ReplicaConfig], /, *, cut: Collection[str] = frozenset()
+    ) -> None:
+        """Front these replicas from now on; see `ReplicaSet.set_wanted`.
+
+        Args:
+            replicas: all that there should be; names are unique.
+            cut: names of those whose open requests do not keep them, if they are not among these.
+        """
+        self._replicas.set_wanted(replicas, cut=cut)
 
     def drain_replica(self, name: str) -> None:
         """Send the replica `name` no new requests; open ones finish.
@@ -220,7 +256,7 @@ class Gateway:
         Raises:
             NotFound: there is no such replica.
         """
-        self._monitor.set_draining(name, is_draining=True)
+        self._replicas.set_draining(name, is_draining=True)
 
     def resume_replica(self, name: str) -> None:
         """Use a drained replica again.
@@ -228,10 +264,11 @@ class Gateway:
         Raises:
             NotFound: there is no such replica.
         """
-        self._monitor.set_draining(name, is_draining=False)
+        self._replicas.set_draining(name, is_draining=False)
 
     def status(self) -> GatewayStatus:
         """Return everything that others see of it, at one moment."""
+        gossip = self._knowledge.gossip_statistics()
         return GatewayStatus(
             is_draining=self.is_draining,
             is_ready=self.is_ready,
@@ -241,10 +278,12 @@ class Gateway:
             num_waiting=self._waiting.num_waiting,
             num_waiting_bytes=self._waiting.num_waiting_bytes,
             limits=tuple(self._limiter.used()),
+            shadows=self._knowledge.shadows(),
+            gossip={} if gossip is None else {"gateway": gossip},
         )
 
 
-def _status(watched: Watched) -> ReplicaStatus:
+def _status(watched: Watched, cache: CacheStatus | None) -> ReplicaStatus:
     replica = watched.replica
     return ReplicaStatus(
         name=replica.name,
@@ -260,6 +299,7 @@ def _status(watched: Watched) -> ReplicaStatus:
         state=watched.state.value,
         weight=replica.weight,
         transitions={state.value: count for state, count in watched.transitions.items()},
+        cache=cache,
     )
 
 

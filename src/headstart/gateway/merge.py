@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from headstart.engines.base import ReplicaConfig
+from headstart.gateway.cache_status import merge_caches, merge_shadows
 from headstart.gateway.limits import LimitUse
 from headstart.gateway.state import GatewayStatus, ReplicaStatus
 from headstart.routing.health import HealthState
@@ -24,7 +25,7 @@ def merge_statuses(
 
     Args:
         statuses: by the name of the process; may be empty.
-        replicas: as configured, for the case that nobody says anything about them.
+        replicas: what there should be, for the case that nobody says anything about them.
         past: what processes that have ended counted.
         is_draining: all of them together are ending; one alone is nobody's business.
     """
@@ -46,7 +47,11 @@ def merge_statuses(
             for each in replicas
         ]
         return GatewayStatus(is_draining, False, 0, 0, tuple(unknown))
-    columns = zip(*(status.replicas for status in statuses.values()), strict=True)
+    # By name: one process may have let a replica go that another still has requests with.
+    views: dict[str, dict[str, ReplicaStatus]] = {}
+    for worker, status in statuses.items():
+        for replica in status.replicas:
+            views.setdefault(replica.name, {})[worker] = replica
     return GatewayStatus(
         is_draining=is_draining,
         is_ready=not is_draining and any(status.is_ready for status in statuses.values()),
@@ -55,9 +60,13 @@ def merge_statuses(
         num_waiting=sum(each.num_waiting for each in statuses.values()),
         num_waiting_bytes=sum(each.num_waiting_bytes for each in statuses.values()),
         limits=_merge_limits([each.limits for each in statuses.values()]),
-        replicas=tuple(
-            _merge_replica(dict(zip(statuses, column, strict=True)), past) for column in columns
-        ),
+        replicas=tuple(_merge_replica(each, past) for each in views.values()),
+        shadows=merge_shadows([each.shadows for each in statuses.values()]),
+        gossip={
+            worker: figures
+            for worker, status in statuses.items()
+            for figures in status.gossip.values()
+        },
     )
 
 
@@ -113,4 +122,5 @@ def _merge_replica(views: Mapping[str, ReplicaStatus], past: PastTransitions) ->
         connections=sum(view.connections for view in views.values()),
         weight=min(view.weight for view in views.values()),
         transitions=_sum((past.of(worst.name), *(view.transitions for view in views.values()))),
+        cache=merge_caches([view.cache for view in views.values()]),
     )

@@ -8,24 +8,26 @@ Per replica there are two tasks, and nothing on a request's path:
             counters move and whether it generates a token
 
 A sweep a few times a second sees whether requests that wait are getting bytes, lets time pass in
-each replica's health and tells the fleet. What the facts mean is `routing.health`'s to say.
+each replica's health and tells the fleet. What the facts mean is `routing.health`'s to say. Which
+replicas there are is `replicas.ReplicaSet`'s: one that leaves is watched until its last request
+has ended, because a replica that is being removed can freeze like any other.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from math import inf
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
 from headstart.clock import Clock
 from headstart.engines.base import OWN_KINDS, OWN_MAKERS, HealthConfig, ReplicaConfig
+from headstart.engines.origin import Origin
 from headstart.engines.upstream import Call, UpstreamPool
-from headstart.errors import NotFound, UpstreamError, UpstreamTimeout
+from headstart.errors import UpstreamError, UpstreamTimeout
 from headstart.gateway.probe import Probe
+from headstart.gateway.watched import Watched
 from headstart.routing.fleet import Fleet
 from headstart.routing.health import HealthState, ReplicaHealth
 from headstart.routing.replica import Replica
@@ -61,108 +63,99 @@ class _ModelList(msgspec.Struct):
 _MODEL_LIST: Final = msgspec.json.Decoder(_ModelList)
 
 
-@dataclass(slots=True)
-class Watched:
-    """What the monitor knows of one replica.
-
-    Attributes:
-        replica: the router's view of it.
-        config: the operator's.
-        pool: the connections of requests.
-        probe: asks it.
-        health: collects the facts.
-        models: the entries of its own list, by name.
-        is_late: its last check was not answered in time.
-        has_shown_life: a byte of an answer came since the last check.
-        silent_since: when it was last known to be getting on, if it owes bytes.
-        looked_at: when it was last looked at closely.
-        state: the last one that was told.
-        transitions: how often it came to each state.
-        wake: set to check it now.
-        is_checked: set once the first check has ended.
-        doubt: set to have it proved.
-    """
-
-    replica: Replica
-    config: ReplicaConfig
-    pool: UpstreamPool
-    probe: Probe
-    health: ReplicaHealth
-    models: dict[str, JsonObject] = field(default_factory=dict)
-    is_late: bool = False
-    has_shown_life: bool = False
-    silent_since: float | None = None
-    looked_at: float = -inf
-    state: HealthState = HealthState.DOWN
-    transitions: dict[HealthState, int] = field(
-        default_factory=lambda: dict.fromkeys(HealthState, 0)
-    )
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
-    is_checked: asyncio.Event = field(default_factory=asyncio.Event)
-    doubt: asyncio.Event = field(default_factory=asyncio.Event)
-
-
 class Monitor:
     """Keeps the fleet's standings, weights and models true.
 
     Args:
         fleet: told what was found.
-        configs: the replicas, in the fleet's order.
-        pools: the connections of requests, by replica name.
         health: how often to check, and what to make of it.
         clock: monotonic readings, on the scale of `sweep`'s.
+
+    Attributes:
+        on_return: called with each replica that was down and answers its checks again.
+        on_models: called with each replica's own list of models, by name, whenever it was read.
     """
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        configs: Sequence[ReplicaConfig],
-        pools: Mapping[str, UpstreamPool],
-        health: HealthConfig,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, fleet: Fleet, health: HealthConfig, clock: Clock) -> None:
         self._fleet = fleet
         self._config = health
         self._clock = clock
-        self._watched = {
-            config.name: Watched(
-                replica,
-                config,
-                pools[config.name],
-                Probe(pools[config.name]),
-                ReplicaHealth(health.breaker, health.slow_start_s),
-            )
-            for replica, config in zip(fleet.replicas, configs, strict=True)
-        }
-        for watched in self._watched.values():
-            self._settle(watched)
-
-    @property
-    def watched(self) -> list[Watched]:
-        """What is known of each replica, in the order of the configuration."""
-        return list(self._watched.values())
+        self._watched: dict[Replica, Watched] = {}
+        self._group: asyncio.TaskGroup | None = None
+        self.on_return: Callable[[Replica], None] | None = None
+        self.on_models: Callable[[Replica, dict[str, JsonObject]], None] | None = None
 
     def told_models(self) -> list[dict[str, JsonObject]]:
         """Return each engine's own list of models, by name."""
         return [watched.models for watched in self._watched.values()]
 
+    # Which replicas there are.
+
+    def add(
+        self, replica: Replica, config: ReplicaConfig, pool: UpstreamPool, *, is_cold: bool
+    ) -> Watched:
+        """Watch a replica; it is out until its first check has succeeded.
+
+        Args:
+            replica: of the fleet.
+            config: its address and identity.
+            pool: the connections of requests.
+            is_cold: it joins others at work, so its share begins small.
+        """
+        how = self._config
+        health = ReplicaHealth(how.breaker, how.slow_start_s, is_cold=is_cold)
+        watched = Watched(replica, config, pool, Probe(pool), health)
+        self._watched[replica] = watched
+        self._settle(watched)
+        if self._group is not None:
+            self._begin(watched, self._group)
+        return watched
+
+    def change(self, watched: Watched, config: ReplicaConfig, origin: Origin) -> None:
+        """Go on watching a replica whose models or key have changed; it is checked at once."""
+        watched.config = config
+        watched.probe.use(origin)
+        self._fleet.set_models(watched.replica, frozenset(config.models or watched.models))
+        watched.wake.set()
+
+    def set_draining(self, watched: Watched, *, is_draining: bool) -> None:
+        """Take a replica out without dropping its open requests, or put it back."""
+        watched.health.is_draining = is_draining
+        self._settle(watched)
+
+    def set_leaving(self, watched: Watched, *, is_leaving: bool) -> None:
+        """Hear that a replica was removed and ends what it has, or that it is to stay."""
+        watched.health.is_leaving = is_leaving
+        self._settle(watched)
+
+    def forget(self, watched: Watched) -> None:
+        """Hear nothing more of a replica, whose last request has ended; `end` ends the rest."""
+        del self._watched[watched.replica]
+
+    async def end(self, watched: Watched) -> None:
+        """End what is at work for a forgotten replica."""
+        for task in watched.tasks:
+            task.cancel()
+        await asyncio.gather(*watched.tasks, return_exceptions=True)
+        await watched.probe.close()
+
     # From requests.
 
     def trial_begun(self, replica: Replica) -> None:
         """Hear that a request goes to a replica that is on trial."""
-        watched = self._watched[replica.name]
+        watched = self._watched[replica]
         watched.health.trial_begun()
         self._settle(watched)
 
     def trial_ended(self, replica: Replica) -> None:
         """Hear that this request has ended, whether or not an answer came."""
-        watched = self._watched[replica.name]
+        watched = self._watched[replica]
         watched.health.trial_ended()
         self._settle(watched)
 
     def answered(self, replica: Replica, status: int) -> None:
         """Hear of an answer; one below 500 need only be told while `replica.is_suspect`."""
-        watched, now = self._watched[replica.name], self._clock.monotonic()
+        watched, now = self._watched[replica], self._clock.monotonic()
         if status >= 500:
             watched.health.failed(now, f"it answered {status}")
         else:
@@ -171,7 +164,7 @@ class Monitor:
 
     def failed(self, replica: Replica, call: Call, error: UpstreamError) -> None:
         """Hear that a call to it failed; it is checked at once."""
-        watched = self._watched[replica.name]
+        watched = self._watched[replica]
         is_late = isinstance(error, UpstreamTimeout)
         if not call.is_sent and not is_late:
             watched.health.failed_check(error.message)
@@ -181,21 +174,6 @@ class Monitor:
         watched.wake.set()
         self._settle(watched)
 
-    # From the operator.
-
-    def set_draining(self, name: str, *, is_draining: bool) -> None:
-        """Take the replica `name` out without dropping its open requests, or put it back.
-
-        Raises:
-            NotFound: there is no such replica.
-        """
-        watched = self._watched.get(name)
-        if watched is None:
-            known = ", ".join(self._watched)
-            raise NotFound(f"There is no replica {name[:200]!r}; there are: {known}.")
-        watched.health.is_draining = is_draining
-        self._settle(watched)
-
     # Time.
 
     async def run(self) -> None:
@@ -203,18 +181,26 @@ class Monitor:
         try:
             async with asyncio.TaskGroup() as group:
                 for watched in self._watched.values():
-                    name = watched.config.name
-                    group.create_task(self._check_often(watched), name=f"check {name}")
-                    group.create_task(self._prove_in_doubt(watched), name=f"prove {name}")
+                    self._begin(watched, group)
+                self._group = group
+                await asyncio.get_running_loop().create_future()  # replicas may yet come
         finally:
-            for watched in self._watched.values():
+            self._group = None
+            for watched in list(self._watched.values()):
                 await watched.probe.close()
+
+    def _begin(self, watched: Watched, group: asyncio.TaskGroup) -> None:
+        name = watched.config.name
+        watched.tasks = (
+            group.create_task(self._check_often(watched), name=f"check {name}"),
+            group.create_task(self._prove_in_doubt(watched), name=f"prove {name}"),
+        )
 
     async def checked(self, within_s: float) -> None:
         """Wait until every replica has been checked once, at most `within_s`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
-                for watched in self._watched.values():
+                for watched in list(self._watched.values()):
                     await watched.is_checked.wait()
 
     def sweep(self, now: float) -> None:
@@ -286,6 +272,7 @@ class Monitor:
     async def _check(self, watched: Watched) -> bool:
         """Ask one replica for its models; returns whether it can be used."""
         trouble = ""
+        was_down = watched.is_checked.is_set() and watched.health.condition is HealthState.DOWN
         try:
             status, body = await watched.probe.models(self._config.timeout_s)
         except UpstreamTimeout as error:
@@ -307,18 +294,22 @@ class Monitor:
         watched.has_shown_life = False
         watched.is_checked.set()
         self._settle(watched)
+        if was_down and not trouble and self.on_return is not None:
+            self.on_return(watched.replica)
         return not trouble
 
     def _read_models(self, watched: Watched, body: bytes) -> None:
         models = _parse_models(body)
         if models is not None:
             watched.models = models
+            if self.on_models is not None:
+                self.on_models(watched.replica, models)
             if not watched.config.models:
                 self._fleet.set_models(watched.replica, frozenset(models))
         is_own = watched.config.kind in OWN_KINDS or any(
             entry.get("owned_by") in OWN_MAKERS for entry in watched.models.values()
         )
-        watched.health.is_own_trial = is_own and bool(_trial_model(watched))
+        watched.health.is_own_trial = is_own and bool(watched.trial_model)
 
     # Proofs.
 
@@ -333,7 +324,7 @@ class Monitor:
 
     async def _try_out(self, watched: Watched) -> None:
         """Ask for one token, and wait for it: it comes when the engine goes on."""
-        if await watched.probe.generates(_trial_model(watched), _TRIAL_S) is False:
+        if await watched.probe.generates(watched.trial_model, _TRIAL_S) is False:
             await asyncio.sleep(self._config.down_interval_s)
             return
         watched.health.trial_passed(self._clock.monotonic())
@@ -342,7 +333,7 @@ class Monitor:
     async def _look(self, watched: Watched) -> None:
         """Look for `stall_s` whether anything of a silent replica moves."""
         limit_s = self._config.stall_s
-        is_moving = await watched.probe.is_moving(_trial_model(watched), limit_s)
+        is_moving = await watched.probe.is_moving(watched.trial_model, limit_s)
         now, since = self._clock.monotonic(), watched.silent_since
         watched.looked_at = now
         if since is None or watched.replica.has_progressed:
@@ -375,11 +366,6 @@ def _trouble_of(status: int) -> str:
     if status in (401, 403):
         return f"it refuses our key ({status}); check api_key_env"
     return f"GET /v1/models answers {status}" if status >= 500 else ""
-
-
-def _trial_model(watched: Watched) -> str:
-    """Return a model to try it out with: its own first one, which is no adapter."""
-    return next(iter((*watched.models, *watched.config.models)), "")
 
 
 def _parse_models(body: bytes) -> dict[str, JsonObject] | None:

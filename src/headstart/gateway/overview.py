@@ -9,6 +9,7 @@ from typing import Protocol
 
 from headstart.accounting.metrics import MetricsSnapshot, RequestMetrics
 from headstart.accounting.recorder import Recorder, RecorderStatistics
+from headstart.engines.discovery.roster import Roster
 from headstart.gateway.gateway import Gateway
 from headstart.gateway.process import ProcessStatus, process_status
 from headstart.gateway.state import GatewayStatus
@@ -69,6 +70,10 @@ class AdminSource(Protocol):
         """
         ...
 
+    def roster(self) -> Roster:
+        """Return the list of replicas, to which the operator can add and from which remove."""
+        ...
+
 
 class LocalSource:
     """The gateway in this process.
@@ -77,12 +82,20 @@ class LocalSource:
         gateway: whose state is shown.
         metrics: the counters over requests.
         recorder: for its statistics.
+        roster: the list that the gateway is given; None if nothing but the operator changes it.
     """
 
-    def __init__(self, gateway: Gateway, metrics: RequestMetrics, recorder: Recorder) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        metrics: RequestMetrics,
+        recorder: Recorder,
+        roster: Roster | None = None,
+    ) -> None:
         self._gateway = gateway
         self._metrics = metrics
         self._recorder = recorder
+        self._roster = roster or Roster(gateway.replica_configs(), gateway.set_replicas)
 
     async def status(self) -> GatewayStatus:
         """Return the gateway's present state."""
@@ -107,3 +120,7 @@ class LocalSource:
             self._gateway.drain_replica(name)
         else:
             self._gateway.resume_replica(name)
+
+    def roster(self) -> Roster:
+        """Return the list of replicas."""
+        return self._roster

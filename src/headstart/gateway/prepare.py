@@ -4,16 +4,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+import msgspec
+
 from headstart.errors import BadRequest, TemplateError
-from headstart.prompt.fingerprint import namespace, prefix_keys
+from headstart.prompt.fingerprint import NO_KEYS, PromptKeys, namespace, prompt_keys
+from headstart.prompt.token_cache import tail_of
+from headstart.prompt.token_keys import TokenPrompt
 from headstart.routing.config import PrefixHashConfig
-from headstart.types import PrefixKey
 from headstart.wire.http1 import Request
 from headstart.wire.json_edit import append_member, set_nested_member
 from headstart.wire.openai import RequestPeek, peek_request
+from headstart.wire.session import session_of
 
 CHAT_PATH: Final = "/v1/chat/completions"
 COMPLETIONS_PATH: Final = "/v1/completions"
+# Others that enter a prompt into a cache; what is only tokenised or embedded enters none.
+_OTHER_GENERATION_PATHS: Final = frozenset({"/v1/messages", "/v1/responses"})
+RECEIPT_FIELD: Final = b"x-headstart-receipt"
+"""Header field of a request that asks for its receipt, and of the answer that has it."""
 
 _USAGE_OPTIONS: Final = b'{"include_usage":true}'
 
@@ -51,7 +59,12 @@ class PreparedRequest:
         hides_usage: usage is asked for on the gateway's account and must not reach the client.
         body_changes: what was changed, by name.
         template: `id@version`, or None.
-        keys: fingerprints of the leading blocks.
+        prompt: keys of the prompt's bytes.
+        token_key: what its tokens are known by; None where nobody needs them.
+        tokens: the prompt as the engine's tokens, where they are known.
+        cache_salt: of the request; empty without.
+        session: what the client calls its conversation; empty if it does not say.
+        wants_receipt: the client asks why its request went where it did.
     """
 
     body: bytes
@@ -60,7 +73,26 @@ class PreparedRequest:
     hides_usage: bool = False
     body_changes: tuple[str, ...] = ()
     template: str | None = None
-    keys: tuple[PrefixKey, ...] | list[PrefixKey] = ()
+    prompt: PromptKeys = NO_KEYS
+    token_key: bytes | None = None
+    tokens: TokenPrompt | None = None
+    cache_salt: str = ""
+    session: str = ""
+    wants_receipt: bool = False
+
+
+class TokenNeeds(Protocol):
+    """Who makes tokens of prompts (`token_side.TokenSide`)."""
+
+    def needs_tokens(self, model: str) -> bool:
+        """Return whether a request's tokens are of use to anybody."""
+        ...
+
+    def key_of(
+        self, model: str, prompt: PromptKeys, tail: bytes, ending: bytes = b""
+    ) -> bytes | None:
+        """Return what the prompt's tokens are known by; None if it is too short to matter."""
+        ...
 
 
 class Preparer:
@@ -68,15 +100,25 @@ class Preparer:
 
     Args:
         apply_template: None answers a request that names a template with 400.
-        blocks: size and number of the blocks to fingerprint.
+        blocks: size of the blocks to fingerprint.
+        tokens: knows which models' tokens are wanted; None if no model's are.
+        renders_response_format: an engine writes the answer's schema into the prompt.
     """
 
-    __slots__ = ("_apply_template", "_block_bytes", "_max_blocks")
+    __slots__ = ("_apply_template", "_block_bytes", "_renders_response_format", "_tokens")
 
-    def __init__(self, apply_template: TemplateApplier | None, blocks: PrefixHashConfig) -> None:
+    def __init__(
+        self,
+        apply_template: TemplateApplier | None,
+        blocks: PrefixHashConfig,
+        *,
+        tokens: TokenNeeds | None = None,
+        renders_response_format: bool = False,
+    ) -> None:
         self._apply_template = apply_template
         self._block_bytes = blocks.block_bytes
-        self._max_blocks = blocks.leading_blocks
+        self._tokens = tokens
+        self._renders_response_format = renders_response_format
 
     def prepare(self, request: Request, prepared: PreparedRequest) -> None:
         """Find out what to route and send.
@@ -89,6 +131,9 @@ class Preparer:
             BadRequest: a body that has to be read is not a JSON object.
             TemplateError, NotFound: the template it names cannot be applied.
         """
+        fields = request.header.fields
+        prepared.session = session_of(fields)
+        prepared.wants_receipt = fields.get(RECEIPT_FIELD) == b"1"
         if request.path in (CHAT_PATH, COMPLETIONS_PATH):
             self._prepare_generation(request, prepared)
         else:
@@ -121,7 +166,10 @@ class Preparer:
                 peek = peek_request(request.body)
             except BadRequest:
                 return
-            self._describe(prepared, peek)
+            prepared.model = peek.model_name()
+            prepared.is_stream = peek.is_stream()
+            if request.path in _OTHER_GENERATION_PATHS:
+                self._fingerprint(prepared, peek)
 
     def _fill_template(self, prepared: PreparedRequest) -> RequestPeek:
         if self._apply_template is None:
@@ -139,15 +187,25 @@ class Preparer:
     def _describe(self, prepared: PreparedRequest, peek: RequestPeek) -> None:
         prepared.model = peek.model_name()
         prepared.is_stream = peek.is_stream()
-        if len(prepared.body) < self._block_bytes:
-            return  # no block can be full
+        parts, prompt = self._fingerprint(prepared, peek)
+        tokens = self._tokens
+        if tokens is not None and tokens.needs_tokens(prepared.model):
+            prepared.token_key = tokens.key_of(
+                prepared.model, prompt, tail_of(parts, prompt), peek.ending_parameters()
+            )
+
+    def _fingerprint(
+        self, prepared: PreparedRequest, peek: RequestPeek
+    ) -> tuple[list[msgspec.Raw], PromptKeys]:
+        model = prepared.model
         salt = peek.cache_salt if isinstance(peek.cache_salt, str) else ""
-        prepared.keys = prefix_keys(
-            peek.prompt_parts(),
-            namespace(prepared.model, salt),
-            block_bytes=self._block_bytes,
-            max_blocks=self._max_blocks,
+        seed = namespace(model, salt) + peek.template_parameters(
+            renders_response_format=self._renders_response_format
         )
+        parts = peek.prompt_parts()
+        prompt = prepared.prompt = prompt_keys(parts, seed, block_bytes=self._block_bytes)
+        prepared.cache_salt = salt
+        return parts, prompt
 
 
 def _is_compressed(request: Request) -> bool:

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from headstart.engines.origin import Origin
 from headstart.engines.upstream import UpstreamPool
 from headstart.errors import UpstreamError, UpstreamTimeout
 from headstart.wire.http1 import HeaderSection, Request, ResponseHead
@@ -44,6 +45,10 @@ class Probe:
 
     def __init__(self, pool: UpstreamPool) -> None:
         self._pool = UpstreamPool(pool.origin, replace(pool.config, max_idle=1))
+
+    def use(self, origin: Origin) -> None:
+        """Ask with another key from now on; see `UpstreamPool.use`."""
+        self._pool.use(origin)
 
     def sweep(self, now: float) -> None:
         """Keep deadlines; see `UpstreamPool.sweep`."""

@@ -26,6 +26,7 @@ _REPLACED: Final = CONNECTION_FIELDS | {
     b"x-headstart-request-id",
     b"x-headstart-replica",
     b"x-headstart-template",
+    b"x-headstart-receipt",
 }
 
 # Fault reports are short; what is longer is passed on as it comes.

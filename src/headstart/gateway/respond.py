@@ -83,13 +83,16 @@ def readiness(replicas: Sequence[ReplicaStatus], *, is_draining: bool) -> tuple[
     """Return status and body of GET /ready: which replicas cannot be used, and why."""
     usable = [replica.name for replica in replicas if replica.is_available]
     is_ready = bool(usable) and not is_draining
-    body = {
+    body: dict[str, object] = {
         "status": "draining" if is_draining else "ready" if is_ready else "no replica available",
         "available": usable,
         "unavailable": {
             replica.name: replica.reason for replica in replicas if not replica.is_available
         },
     }
+    differ = [each.name for each in replicas if each.cache and each.cache.tokens_agree is False]
+    if differ:  # which costs precision, and nothing else
+        body["tokens_not_agreed"] = differ
     return (200 if is_ready else 503), body
 
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from headstart.gateway.cache_status import CacheStatus, ShadowStatus
+from headstart.gateway.gossip.statistics import GossipStatistics
 from headstart.gateway.limits import LimitUse
 
 
@@ -25,6 +27,7 @@ class ReplicaStatus:
         state: one word for its health, see `routing.health.HealthState`.
         weight: its share of the load, 0..1; below 1 while its cache is cold.
         transitions: how often it came to each state.
+        cache: what is known of its KV cache; None if no index is asked.
     """
 
     name: str
@@ -40,6 +43,7 @@ class ReplicaStatus:
     state: str = ""
     weight: float = 1.0
     transitions: Mapping[str, int] = field(default_factory=dict)
+    cache: CacheStatus | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,8 @@ class GatewayStatus:
         num_waiting: requests that wait for a replica.
         num_waiting_bytes: their bodies together.
         limits: what each tenant with limits has in use.
+        shadows: what other policies would have done.
+        gossip: what was told to other gateways and heard of them, by process; empty if it is alone.
     """
 
     is_draining: bool
@@ -65,6 +71,8 @@ class GatewayStatus:
     num_waiting: int = 0
     num_waiting_bytes: int = 0
     limits: tuple[LimitUse, ...] = ()
+    shadows: tuple[ShadowStatus, ...] = ()
+    gossip: Mapping[str, GossipStatistics] = field(default_factory=dict)
 
 
 class GatewayState(Protocol):

@@ -11,6 +11,8 @@ from math import ceil
 from typing import Protocol
 
 from headstart.clock import Clock
+from headstart.engines.base import ReplicaConfig
+from headstart.engines.origin import Origin
 from headstart.errors import HeadstartError, NotFound, QueueFull, QueueTimeout, UpstreamUnavailable
 from headstart.routing.fleet import Fleet
 from headstart.routing.queue import Line, Place, QueueConfig, WaitQueue
@@ -45,9 +47,25 @@ class WaitingRoom:
         self._config = config
         self._clock = clock
         self._queue: WaitQueue[Waiter] = WaitQueue(config)
-        if config.max_in_flight is not None:
-            for replica in fleet.replicas:
-                replica.max_in_flight = config.max_in_flight
+        for replica in fleet.replicas:
+            self._limit(replica)
+
+    def replica_added(self, replica: Replica, _config: ReplicaConfig, _origin: Origin) -> None:
+        """Hear of a new replica; a sweep sends it what waits, once it is available."""
+        self._limit(replica)
+
+    def replica_changed(self, _replica: Replica, _config: ReplicaConfig, _origin: Origin) -> None:
+        """Hear of another key or other models, which make no difference here."""
+
+    def replica_returned(self, _replica: Replica) -> None:
+        """Hear that a replica answers again; the next sweep sends it what waits."""
+
+    def replica_removed(self, _replica: Replica) -> None:
+        """Hear that a replica is gone: nothing is kept for it here."""
+
+    def _limit(self, replica: Replica) -> None:
+        if self._config.max_in_flight is not None:
+            replica.max_in_flight = self._config.max_in_flight
 
     @property
     def num_waiting(self) -> int:

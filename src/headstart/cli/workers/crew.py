@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol
@@ -14,8 +15,16 @@ from headstart.cli.lifecycle import first
 from headstart.cli.workers.backoff import Backoff
 from headstart.cli.workers.handle import WorkerHandle, spawn_worker
 from headstart.cli.workers.memory import SharedMemory
-from headstart.cli.workers.messages import Drain, Hurry, Report, SetReplicaDraining, WorkerStart
-from headstart.cli.workers.worker import FORCED, worker_name
+from headstart.cli.workers.messages import (
+    Drain,
+    Hurry,
+    Report,
+    SetReplicaDraining,
+    SetReplicas,
+    WorkerStart,
+)
+from headstart.cli.workers.worker import FORCED, still_drained, worker_name
+from headstart.engines.base import ReplicaConfig
 from headstart.errors import HeadstartError
 
 _log = logging.getLogger(__name__)
@@ -63,7 +72,8 @@ class Crew:
     """The workers.
 
     Args:
-        start: what each of them is sent; its `index` and `drained` are filled in here.
+        start: what each of them is sent; its `index` and `drained` are filled in here, and its
+            `replicas` are those at first.
         memory: that they share.
         listener: hears what they report.
     """
@@ -144,6 +154,14 @@ class Crew:
         self._drained = self._drained | {name} if is_draining else self._drained - {name}
         self._tell(SetReplicaDraining(name, is_draining))
 
+    def set_replicas(
+        self, replicas: Sequence[ReplicaConfig], /, *, cut: Collection[str] = frozenset()
+    ) -> None:
+        """Have every worker, also those to come, front these replicas; a `roster.Apply`."""
+        self._drained = frozenset(still_drained(self._drained, self._start.replicas, replicas))
+        self._start = replace(self._start, replicas=tuple(replicas))
+        self._tell(SetReplicas(tuple(replicas), tuple(cut)))
+
     def _tell(self, order: msgspec.Struct) -> None:
         for worker in self.workers:
             worker.tell(order)
@@ -192,8 +210,13 @@ class Crew:
         listener = self._listener
         worker = await spawn_worker(start, inherited, partial(listener.reported, slot.name))
         slot.worker = worker
+        # These orders may have gone out while this one was being started.
+        if self._start.replicas != start.replicas:
+            worker.tell(SetReplicas(self._start.replicas))
+        for name in self._drained ^ start.drained:
+            worker.tell(SetReplicaDraining(name, name in self._drained))
         if self.is_draining:
-            worker.tell(Drain())  # the order went out while this one was being started
+            worker.tell(Drain())
 
 
 async def _watched(worker: WorkerHandle, name: str) -> int:

@@ -2,13 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
 from typing import Final
 
 from headstart.accounting.totals import RecorderTotals, RequestTotals
 from headstart.cli.workers.crew import Crew, Slot
 from headstart.cli.workers.messages import Report
-from headstart.engines.base import ReplicaConfig
+from headstart.engines.discovery.roster import Roster
 from headstart.errors import NotFound
 from headstart.gateway.merge import PastTransitions, merge_statuses
 from headstart.gateway.overview import Overview, WorkerStatus
@@ -57,13 +56,17 @@ class WorkersSource:
     Args:
         crew: the workers.
         totals: what they have reported.
-        replicas: as configured.
+        roster: the list of replicas that the crew is given.
     """
 
-    def __init__(self, crew: Crew, totals: Totals, replicas: Sequence[ReplicaConfig]) -> None:
+    def __init__(self, crew: Crew, totals: Totals, roster: Roster) -> None:
         self._crew = crew
         self._totals = totals
-        self._replicas = tuple(replicas)
+        self._roster = roster
+
+    def roster(self) -> Roster:
+        """Return the list of replicas, from which all workers take theirs."""
+        return self._roster
 
     async def status(self) -> GatewayStatus:
         """Return the state of all workers as one."""
@@ -88,7 +91,7 @@ class WorkersSource:
         Raises:
             NotFound: there is no such replica.
         """
-        names = [replica.name for replica in self._replicas]
+        names = [replica.name for replica in self._roster.replicas]
         if name not in names:
             raise NotFound(f"There is no replica {name[:200]!r}; there are: {', '.join(names)}.")
         self._crew.set_replica_draining(name, is_draining=is_draining)
@@ -108,7 +111,7 @@ class WorkersSource:
         }
         return merge_statuses(
             statuses,
-            self._replicas,
+            self._roster.replicas,
             self._totals.transitions,
             is_draining=self._crew.is_draining,
         )

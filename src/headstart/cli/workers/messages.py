@@ -2,6 +2,7 @@
 
 import pickle
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
@@ -31,6 +32,7 @@ class WorkerStart:
         listeners: descriptors of the data port's sockets.
         memory: descriptor of the memory that all workers share.
         log_lock: descriptor of the file that is locked around writes to the request log.
+        gossip_folder: where workers' sockets are, over which they tell each other what they do.
     """
 
     index: int
@@ -41,6 +43,7 @@ class WorkerStart:
     listeners: tuple[int, ...]
     memory: int
     log_lock: int
+    gossip_folder: Path
 
     def encode(self) -> bytes:
         """Write it down for the same program to read."""
@@ -85,6 +88,18 @@ class SetReplicaDraining(msgspec.Struct, frozen=True, tag="set_replica_draining"
     is_draining: bool
 
 
+class SetReplicas(msgspec.Struct, frozen=True, tag="set_replicas"):
+    """To a worker: front these from now on.
+
+    Attributes:
+        replicas: all that there should be.
+        cut: names of those that do not get the time to finish what they were sent.
+    """
+
+    replicas: tuple[ReplicaConfig, ...]
+    cut: tuple[str, ...] = ()
+
+
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """From a worker: it takes requests."""
 
@@ -113,5 +128,5 @@ class Report(msgspec.Struct, frozen=True, tag="report"):
     process: ProcessStatus
 
 
-ToWorker = Ask | Drain | Hurry | SetReplicaDraining
+ToWorker = Ask | Drain | Hurry | SetReplicaDraining | SetReplicas
 FromWorker = Ready | Failed | Report

@@ -4,14 +4,17 @@ Up: data port's sockets, store, embedded replica if no engine is named, workers,
 in the opposite order.
 """
 
+import os
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headstart.accounting.store import STORE_FILE, RequestStore
 from headstart.cli import service
+from headstart.cli.discovery import start_discovery
 from headstart.cli.workers.crew import Crew
 from headstart.cli.workers.figures import Totals, WorkersSource
 from headstart.cli.workers.listeners import bind_listeners, bound_port, close_listeners
@@ -20,6 +23,9 @@ from headstart.cli.workers.messages import WorkerStart
 from headstart.config.address import Address
 from headstart.config.schema import HeadstartConfig
 from headstart.engines.base import ReplicaConfig
+from headstart.engines.discovery.roster import Roster
+from headstart.gateway.gossip.links import socket_folder
+from headstart.gateway.gossip.relay import Relay
 from headstart.gateway.state import GatewayStatus
 
 if TYPE_CHECKING:
@@ -66,7 +72,8 @@ async def running_workers(
 
     Args:
         config: as loaded.
-        embedded: what to start as a replica; needed if `config.engines` is empty.
+        embedded: what to start as a replica; needed if the configuration has neither engines nor
+            sources of them.
 
     Raises:
         ConfigError: a port cannot be bound, a template or a certificate cannot be used.
@@ -83,6 +90,7 @@ async def running_workers(
         num_tenants = len(config.tenants)
         memory_file = stack.enter_context(create_file(config.workers, num_tenants))
         log_lock = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115  the stack closes it
+        gossip_folder = stack.enter_context(socket_folder())
         start = WorkerStart(
             index=0,
             num_workers=config.workers,
@@ -92,13 +100,17 @@ async def running_workers(
             listeners=tuple(listener.fileno() for listener in listeners),
             memory=memory_file.fileno(),
             log_lock=log_lock.fileno(),
+            gossip_folder=gossip_folder,
         )
         totals = Totals(config.metrics.max_series)
         memory = SharedMemory(memory_file.fileno(), config.workers, num_tenants)
         crew = Crew(start, memory, totals)
         stack.push_async_callback(crew.close)
+        await _start_relay(config, gossip_folder, stack)
         await crew.start()
-        source = WorkersSource(crew, totals, replicas)
+        roster = Roster(replicas, crew.set_replicas)
+        await start_discovery(config.sources, os.environ, roster, stack)
+        source = WorkersSource(crew, totals, roster)
         yield WorkersService(
             crew=crew,
             source=source,
@@ -108,6 +120,18 @@ async def running_workers(
             num_templates=len(templates),
             embedded=child,
         )
+
+
+async def _start_relay(config: HeadstartConfig, folder: Path, stack: AsyncExitStack) -> None:
+    """Carry what workers tell each other to other hosts, if there are any, and back.
+
+    Raises:
+        ConfigError: its address cannot be bound.
+    """
+    if config.gossip.has_peers:
+        relay = Relay(folder, config.workers, config.gossip)
+        stack.push_async_callback(relay.close)
+        relay.start()
 
 
 def _check(config: HeadstartConfig) -> None:

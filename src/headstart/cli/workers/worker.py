@@ -10,7 +10,7 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -30,11 +30,14 @@ from headstart.cli.workers.messages import (
     Ready,
     Report,
     SetReplicaDraining,
+    SetReplicas,
     ToWorker,
     WorkerStart,
 )
-from headstart.errors import HeadstartError
+from headstart.engines.base import ReplicaConfig
+from headstart.errors import HeadstartError, NotFound
 from headstart.gateway.gateway import Gateway
+from headstart.gateway.gossip.plan import plan_worker
 from headstart.gateway.process import process_status
 
 _log = logging.getLogger(__name__)
@@ -92,6 +95,7 @@ class _Worker:
         self._channel = channel
         self._name = worker_name(start.index)
         self._orders = _Orders()
+        self._replicas = start.replicas
         self._drained = set(start.drained)
         self._gateway: Gateway | None = None
         self._reporter: Reporter | None = None
@@ -128,6 +132,8 @@ class _Worker:
                     self._reporter.send(is_answer=True)
                 case SetReplicaDraining():
                     self._set_replica_draining(order)
+                case SetReplicas():
+                    self._set_replicas(order)
         _log.warning("the supervisor has ended; open requests finish")
         self._orders.drain.set()
 
@@ -138,10 +144,17 @@ class _Worker:
             self._drained.discard(order.name)
         if self._gateway is None:
             return  # it hears of them when it is made
-        if order.is_draining:
-            self._gateway.drain_replica(order.name)
-        else:
-            self._gateway.resume_replica(order.name)
+        with contextlib.suppress(NotFound):  # here it could not be used, or has been removed
+            if order.is_draining:
+                self._gateway.drain_replica(order.name)
+            else:
+                self._gateway.resume_replica(order.name)
+
+    def _set_replicas(self, order: SetReplicas) -> None:
+        self._drained = still_drained(self._drained, self._replicas, order.replicas)
+        self._replicas = order.replicas
+        if self._gateway is not None:
+            self._gateway.set_replicas(order.replicas, cut=order.cut)
 
     async def _serve(self) -> int:
         orders = self._orders
@@ -180,10 +193,11 @@ class _Worker:
         )
         gateway = service.build_gateway(
             config,
-            start.replicas,
+            self._replicas,
             recorder,
             templates,
             tenant_counts=memory.tenant_counts(config.tenants, start.index),
+            gossip=plan_worker(config.gossip, start.gossip_folder, start.index, start.num_workers),
         )
         stack.push_async_callback(gateway.close)
         for name in self._drained:
@@ -236,6 +250,14 @@ class Reporter:
                 process=process_status(self._name),
             )
         )
+
+
+def still_drained(
+    drained: Collection[str], old: Sequence[ReplicaConfig], new: Sequence[ReplicaConfig]
+) -> set[str]:
+    """Return whose order to drain still holds: it ends with the replica that it was given for."""
+    urls = {replica.name: replica.url for replica in old}
+    return {each.name for each in new if each.name in drained and urls.get(each.name) == each.url}
 
 
 async def _finishes(work: Coroutine[object, object, None], *events: asyncio.Event) -> bool:

@@ -1,0 +1,74 @@
+"""One request's record, of what its exchange knows in the end."""
+
+from headstart.accounting.record import RequestRecord
+from headstart.accounting.tenant import Tenant
+from headstart.gateway.attempt import Attempt
+from headstart.gateway.prepare import PreparedRequest
+from headstart.gateway.timeline import Timeline
+from headstart.wire.http1 import Request
+from headstart.wire.usage import Usage
+
+
+def make_record(
+    request: Request,
+    prepared: PreparedRequest,
+    tenant: Tenant,
+    times: Timeline,
+    usage: Usage,
+    *,
+    request_id: str,
+    status: int,
+    error_code: str | None,
+    attempt: Attempt | None,
+    has_answer: bool,
+    retries: int,
+    now: float,
+) -> RequestRecord:
+    """Return the record.
+
+    Args:
+        request: the client's.
+        prepared: what was found in it.
+        tenant: whose it is.
+        times: complete.
+        usage: the engine's figures.
+        request_id: the gateway's own.
+        status: what the client was told.
+        error_code: of the error that ended it, if one did.
+        attempt: the last one; None if there was none.
+        has_answer: a replica gave one.
+        retries: attempts beyond the first.
+        now: monotonic seconds at the end.
+    """
+    replica = policy = reason = ""
+    matched_tokens = dispatch = None
+    if attempt is not None:
+        dispatch = attempt.dispatch
+        policy, reason = dispatch.policy, dispatch.reason + attempt.remark
+        matched_tokens = dispatch.matched_tokens
+        if has_answer:
+            replica = attempt.replica.name
+    return RequestRecord(
+        request_id=request_id,
+        time_s=times.time_s,
+        path=request.path,
+        model=prepared.model,
+        tenant=tenant.name,
+        business_line=tenant.business_line,
+        template=prepared.template,
+        replica=replica,
+        is_stream=prepared.is_stream,
+        status=status,
+        error_code=error_code,
+        usage=usage,
+        ttft_s=times.ttft_s,
+        tpot_s=times.tpot_s(usage.output_tokens or 0),
+        total_s=now - times.accepted_at,
+        queue_s=times.queue_s,
+        retries=retries,
+        policy=policy,
+        reason=reason,
+        body_changes=prepared.body_changes,
+        matched_tokens=matched_tokens,
+        dispatch=dispatch,
+    )
