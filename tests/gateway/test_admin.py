@@ -79,8 +79,8 @@ class Source:
 
 
 @asynccontextmanager
-async def admin(source=None, *, key=None):
-    server = AdminServer(source or Source(), key=key)
+async def admin(source=None, *, key=None, find_request=None):
+    server = AdminServer(source or Source(), key=key, find_request=find_request)
     port = await server.start("127.0.0.1", 0)
     try:
         async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
@@ -128,8 +128,36 @@ async def test_replicas_are_listed_without_credentials():
         "idle_connections": 3,
         "connections": 5,
         "weight": 1.0,
+        "cache": None,
     }
     assert (down["is_available"], down["reason"]) == (False, "connection refused")
+
+
+async def test_a_request_is_shown_with_its_receipt():
+    """Once its record is written, which may be a moment after its end."""
+    looks = []
+
+    def find(request_id):
+        looks.append(request_id)
+        if len(looks) < 3:
+            return None
+        record = RequestRecord(request_id, 0.0, "/v1/completions", replica="a", matched_tokens=48)
+        return record, '["lmetric","least",64,2,[["a",48,"approximate",0,0,1.0]]]'
+
+    async with admin(find_request=find) as session, session.get("/requests/r-1") as response:
+        shown = await response.json()
+    assert looks == ["r-1"] * 3
+    assert (shown["request_id"], shown["replica"], shown["matched_tokens"]) == ("r-1", "a", 48)
+    assert shown["receipt"]["policy"] == "lmetric"
+    assert shown["receipt"]["candidates"][0]["matched_tokens"] == 48
+
+
+async def test_an_unknown_request_is_404():
+    """And so is one whose record was not kept."""
+    for find in (None, lambda _request_id: None):
+        async with admin(find_request=find) as session, session.get("/requests/r") as response:
+            assert response.status == 404
+            assert "'r'" in (await response.json())["error"]["message"]
 
 
 async def test_metrics_hold_requests_gateway_replicas_and_process():
