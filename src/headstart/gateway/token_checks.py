@@ -21,7 +21,6 @@ from headstart.engines.questions import Questions
 from headstart.engines.tokenizers.check import CheckStatistics, TokenCheck
 from headstart.engines.tokenizers.comparison import MAX_ANSWER_BYTES, TokenizeComparer
 from headstart.engines.tokenizers.config import TokenisingConfig, TokenizerConfig
-from headstart.engines.tokenizers.load import load_tokenizer
 from headstart.engines.tokenizers.model import ModelTokenizer
 from headstart.gateway.tokenising import Tokenising
 from headstart.prompt.prompt_tokens import Dialect
@@ -59,6 +58,9 @@ class TokenizerShelf:
         dialect: Dialect = "embedded" if kind == "embedded" else "vllm"
         key = replace(config, sample_s=0.0, chat_template_kwargs=None), dialect, variables
         if key not in self._loaded:
+            # Loaded here: its libraries are large, and most gateways tokenise nothing.
+            from headstart.engines.tokenizers.load import load_tokenizer
+
             self._loaded[key] = load_tokenizer(config, dialect, self._cache_bytes)
         return self._loaded[key]
 

@@ -20,16 +20,18 @@ from array import array
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from struct import pack
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import xxhash
 
 from headstart.prompt.fingerprint import PromptKeys
 from headstart.prompt.lru_table import LruTable, TableStatistics
-from headstart.prompt.text_encoder import TextEncoder
 from headstart.prompt.token_keys import TokenPrompt, block_keys
 from headstart.types import PrefixKey
+
+if TYPE_CHECKING:  # its library is large, and most gateways tokenise nothing
+    from headstart.prompt.text_encoder import TextEncoder
 
 DEFAULT_CACHE_BYTES: Final = 64 * 1024 * 1024
 
@@ -92,7 +94,7 @@ class TokenCache:
 
     __slots__ = ("_encoder", "_paths", "_pieces")
 
-    def __init__(self, encoder: TextEncoder, max_bytes: int = DEFAULT_CACHE_BYTES) -> None:
+    def __init__(self, encoder: "TextEncoder", max_bytes: int = DEFAULT_CACHE_BYTES) -> None:
         self._encoder = encoder
         self._paths: LruTable[_Step] = LruTable(max_bytes // 2)
         self._pieces: LruTable[Sequence[int]] = LruTable(max_bytes // 2)

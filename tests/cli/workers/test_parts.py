@@ -142,7 +142,7 @@ def test_a_start_is_read_as_it_was_written(tmp_path):
     """Keys of engines included, which no message prints."""
     config = load_config(Flags(engines=("http://a:1",)), {}, folder=tmp_path).config
     replica = ReplicaConfig("r0", "http://a:1", api_key="sk-secret")
-    start = WorkerStart(1, 2, config, (replica,), frozenset({"r0"}), (3, 4), 5, 6)
+    start = WorkerStart(1, 2, config, (replica,), frozenset({"r0"}), (3, 4), 5, 6, tmp_path)
     assert WorkerStart.decode(start.encode()) == start
     assert "sk-secret" not in repr(start)
 
@@ -150,7 +150,7 @@ def test_a_start_is_read_as_it_was_written(tmp_path):
 def test_a_supervisor_of_another_version_is_told_so(tmp_path):
     """headstart was upgraded under it, and the first worker to be replaced is of the new one."""
     config = load_config(Flags(engines=("http://a:1",)), {}, folder=tmp_path).config
-    data = WorkerStart(0, 1, config, (), frozenset(), (), 0, 0).encode()
+    data = WorkerStart(0, 1, config, (), frozenset(), (), 0, 0, tmp_path).encode()
     with pytest.raises(ConfigError, match=r"supervisor is of 0\.0\.0; restart the service"):
         WorkerStart.decode(b"0.0.0\n" + data.partition(b"\n")[2])
 

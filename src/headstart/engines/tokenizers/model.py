@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from headstart.prompt.lru_table import TableStatistics
 from headstart.prompt.prompt_tokens import PromptReader
-from headstart.prompt.text_encoder import TextEncoder
 from headstart.prompt.token_cache import DEFAULT_CACHE_BYTES, TokenCache
 from headstart.prompt.token_keys import TokenPrompt, block_keys
 from headstart.types import JsonObject, PrefixKey
+
+if TYPE_CHECKING:
+    from headstart.prompt.text_encoder import TextEncoder
 
 
 class ModelTokenizer:
@@ -28,7 +31,7 @@ class ModelTokenizer:
         self,
         source: str,
         reader: PromptReader,
-        encoder: TextEncoder,
+        encoder: "TextEncoder",
         *,
         special_texts: Sequence[str] = (),
         cache_bytes: int = DEFAULT_CACHE_BYTES,
