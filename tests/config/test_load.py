@@ -463,3 +463,11 @@ def test_a_certificate_needs_its_key(load, tmp_path):
     (tmp_path / "key.pem").touch()
     tls = load("tls: {cert_file: cert.pem, key_file: key.pem}").config.tls
     assert (tls.cert_file, tls.key_file) == (tmp_path / "cert.pem", tmp_path / "key.pem")
+
+
+@pytest.mark.parametrize("shadow", ["[round_robin, round_robin]", "[expected_ttft]"])
+def test_a_shadow_policy_is_asked_once_and_beside_another(load, shadow):
+    """It would only agree with itself."""
+    with pytest.raises(ConfigError, match="asked already"):
+        load(f"routing: {{shadow: {shadow}}}")
+    assert load("routing: {shadow: [lmetric]}").config.routing.shadow == ("lmetric",)

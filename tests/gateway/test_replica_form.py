@@ -51,7 +51,7 @@ def test_what_is_known_of_its_cache_can_be_said_as_in_the_configuration():
         (b'{"url": "http://a", "api_key_env": "HOME"}', "unknown field `api_key_env`"),
         (b'{"url": "http://a", "ca_file": "/etc/x"}', "unknown field `ca_file`"),
         (b'{"url": "http://a", "kv_events": {"endpint": "x"}}', "did you mean `endpoint`"),
-        (b'{"url": "http://a", "tokenizer": {"path": ["x"]}}', "the body: `replica.tokenizer.path"),
+        (b'{"url": "http://a", "tokenizer": {"path": ["x"]}}', "the body: `tokenizer.path"),
         (b'{"url": "http://a", "block_size": "16"}', r"\$\.block_size"),
         (b'{"url": "http://a", "name": "a b"}', "cannot be called 'a b'"),
         (b'{"url": "http://a", "name": "' + b"a" * 200 + b'"}', "at most 128"),
@@ -67,3 +67,15 @@ def test_what_is_wrong_is_said(body, said):
         read_replica_form(body)
     assert "secret" not in caught.value.message
     assert "lines" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("block_size", 0), ("block_size", -16), ("kv_capacity_tokens", -5)],
+)
+def test_a_number_out_of_range_is_refused(field, value):
+    """As in the configuration."""
+    body = json.dumps({"url": "http://10.0.0.1:8000", field: value}).encode()
+    with pytest.raises(BadRequest, match=rf"`{field}` must be at least 1") as caught:
+        read_replica_form(body)
+    assert caught.value.param == field

@@ -26,7 +26,11 @@ ModelOption = Annotated[
 ]
 PolicyOption = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="prefix_hash (default), least_loaded or round_robin."),
+    typer.Option(
+        metavar="NAME",
+        help="expected_ttft (default), prefix_hash, session_affinity, least_loaded, round_robin, "
+        "lmetric or sglang_cache_aware.",
+    ),
 ]
 HostOption = Annotated[str | None, typer.Option(help="Address of the data port [127.0.0.1].")]
 PortOption = Annotated[

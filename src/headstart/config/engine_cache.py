@@ -14,6 +14,8 @@ CACHE_KEYS: Final = ("kv_events", "tokenizer", "kv_capacity_tokens", "block_size
 
 EVENT_KEYS: Final = ("endpoint", "replay_endpoint", "topic", "num_ranks")
 
+MAX_RANKS: Final = 256
+
 TOKENIZER_KEYS: Final = ("path", "chat_template", "content_format", "sample_s")
 
 
@@ -55,6 +57,12 @@ def _read_events(node: Node, key: str, reading: Reading) -> KvEventsConfig:
     }
     if "num_ranks" in entries:
         read["num_ranks"] = read_scalar(entries["num_ranks"], int, f"{key}.num_ranks", reading)
+        if read["num_ranks"] > MAX_RANKS:
+            raise ConfigError(
+                f"{entries['num_ranks'].origin}: `{key}.num_ranks` is {read['num_ranks']}; use at "
+                f"most {MAX_RANKS}",
+                param=f"{key}.num_ranks",
+            )
     return KvEventsConfig(**read)
 
 

@@ -278,6 +278,7 @@ def _compose(
         **sections,
     )
     _check_model_flag(config, flags, reading)
+    _check_shadow(config, reading)
     check_tls(config.tls, reading)
     return config
 
@@ -379,6 +380,19 @@ def _check_model_flag(config: HeadstartConfig, flags: Flags, reading: Reading) -
             f"{reading.origins['engines']} name their models there",
             param="model",
         )
+
+
+def _check_shadow(config: HeadstartConfig, reading: Reading) -> None:
+    """Refuse to ask a policy twice, or beside itself: it would agree with itself."""
+    seen = {config.routing.policy}
+    for name in config.routing.shadow:
+        if name in seen:
+            raise ConfigError(
+                f"{reading.origins['routing.shadow']}: `routing.shadow` has {name}, which is asked "
+                "already; name each policy once, and not the one that acts",
+                param="routing.shadow",
+            )
+        seen.add(name)
 
 
 def _unused_variables(environment: Mapping[str, str], reading: Reading) -> tuple[str, ...]:

@@ -110,9 +110,20 @@ class AdminServer:
 
     async def _ready(self, _request: web.Request) -> web.Response:
         status = await self._source.status()
-        if status.is_ready:
-            return _json({"status": "ready"})
-        return _json({"status": "draining" if status.is_draining else "no replica"}, 503)
+        shown: dict[str, object] = {"status": "ready"}
+        if not status.is_ready:
+            shown["status"] = "draining" if status.is_draining else "no replica"
+        caches = {each.name: each.cache for each in status.replicas if each.cache is not None}
+        if caches:  # how well they are known; requests are taken all the same
+            shown["caches"] = {
+                name: {
+                    "trust": cache.trust,
+                    "trust_reason": cache.trust_reason,
+                    "tokens_agree": cache.tokens_agree,
+                }
+                for name, cache in caches.items()
+            }
+        return _json(shown, 200 if status.is_ready else 503)
 
     async def _metrics_text(self, _request: web.Request) -> web.Response:
         overview = await self._source.overview()

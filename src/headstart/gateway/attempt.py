@@ -3,6 +3,7 @@
 A replica counts a request as in flight for exactly as long as its attempt is open.
 """
 
+import logging
 from collections.abc import Sequence
 
 from headstart.engines.upstream import Call, ResponseSink
@@ -14,6 +15,8 @@ from headstart.routing.policy import RoutingRequest
 from headstart.routing.replica import Replica, Standing
 from headstart.wire.http1 import Request
 from headstart.wire.usage import Usage
+
+_log = logging.getLogger(__name__)
 
 
 class Attempt:
@@ -45,18 +48,22 @@ class Attempt:
     ) -> None:
         self._path = path
         body = prepared.body
-        self.dispatch = dispatch = path.router.send(
-            RoutingRequest(
-                prepared.model,
-                prepared.prompt,
-                prepared.tokens,
-                len(body),
-                prepared.session,
-                path.clock.monotonic(),
-                prepared.is_stream,
-            ),
-            candidates,
+        asked = RoutingRequest(
+            prepared.model,
+            prepared.prompt,
+            prepared.tokens,
+            len(body),
+            prepared.session,
+            path.clock.monotonic(),
+            prepared.is_stream,
         )
+        try:
+            dispatch = path.router.send(asked, candidates)
+        except Exception:  # noqa: BLE001 -- what is known of caches may fail, requests not
+            # Trouble with the index is a miss with a cause, and never a failed request.
+            _log.exception("routing failed; the request goes where there is least to do")
+            dispatch = path.router.send_blind(asked, candidates)
+        self.dispatch = dispatch
         self.replica = replica = dispatch.replica
         self.remark = ""
         self._is_trial = False
@@ -75,6 +82,12 @@ class Attempt:
 
     def answered(self, prepared: PreparedRequest, usage: Usage, now: float) -> None:
         """Hear of the engine's figures; before the end."""
+        try:
+            self._learn(prepared, usage, now)
+        except Exception:  # noqa: BLE001 -- what is known of caches may fail, requests not
+            _log.exception("what an answer says of the cache could not be learned")
+
+    def _learn(self, prepared: PreparedRequest, usage: Usage, now: float) -> None:
         input_tokens = usage.input_tokens
         self._path.router.answered(
             self.dispatch, input_tokens, usage.cached_tokens, usage.output_tokens, now
@@ -96,7 +109,10 @@ class Attempt:
             return
         self.call = None
         dispatch = self.dispatch
-        self._path.router.ended(dispatch, self._path.clock.monotonic())
+        try:
+            self._path.router.ended(dispatch, self._path.clock.monotonic())
+        except Exception:  # noqa: BLE001 -- what is known of caches may fail, requests not
+            _log.exception("what a request says of the cache could not be learned")
         # The record keeps the dispatch until it is written, and needs no prompt.
         dispatch.request.prompt, dispatch.request.tokens = NO_KEYS, None
         if self._is_trial:

@@ -26,7 +26,7 @@ class CacheStatus:
         num_off: of these, wrong by more than a block.
         error_tokens: sum of matched - cached tokens; over `num_predictions` it is the bias.
         absolute_error_tokens: sum of the absolute errors.
-        capacity_tokens: believed in.
+        capacity_tokens: as told, else as believed.
         num_learned_blocks: held, as learned from what was sent.
         num_told_blocks: held on the device, as told by events.
         num_event_batches: applied.
@@ -107,7 +107,7 @@ def cache_status(
         num_off=calibration.num_off,
         error_tokens=calibration.error_tokens,
         absolute_error_tokens=calibration.absolute_error_tokens,
-        capacity_tokens=calibration.capacity_tokens,
+        capacity_tokens=view.told_capacity_tokens or calibration.capacity_tokens,
         num_learned_blocks=view.approximate.num_entries,
         num_told_blocks=view.precise.num_blocks.get(Tier.DEVICE, 0),
         num_event_batches=sum(stream.batches for stream in streams),

@@ -337,7 +337,12 @@ class Exchange:
             attempt.judge(self._status)
 
     def _send(self, candidates: Sequence[Replica]) -> None:
-        attempt = Attempt(self._path, self._request, self._prepared, candidates, self)
+        try:
+            attempt = Attempt(self._path, self._request, self._prepared, candidates, self)
+        except Exception as error:  # noqa: BLE001 -- one fault, one answer
+            _log.error("request %s: %s while sending it", self._request_id, type(error).__name__)
+            self._answer(HeadstartError(_INTERNAL_ERROR))
+            return
         self._attempt = attempt
         if self._client.is_write_paused:
             assert attempt.call is not None

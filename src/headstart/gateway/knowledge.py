@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from headstart.clock import Clock
 from headstart.engines.base import ReplicaConfig
+from headstart.engines.kv_feed.capacity import KvCapacity
 from headstart.engines.kv_feed.config import KvFeedConfig
 from headstart.engines.kv_feed.feed import KvFeed
 from headstart.engines.kv_feed.replica_feed import FedReplica
@@ -154,8 +155,13 @@ class Knowledge:
         if self._feed is not None and self._tokens is not None:
             self.view.set_capacity(replica.slot, config.kv_capacity_tokens, config.block_size)
             self._tokens.add_replica(replica.slot, config, origin)
+            capacity = KvCapacity(config.kv_capacity_tokens, config.block_size)
             self._feed.add(
-                FedReplica(replica.name, replica.slot, config.kind, origin, config.kv_events)
+                FedReplica(
+                    *(replica.name, replica.slot, config.kind, origin),
+                    config.kv_events,
+                    capacity,
+                )
             )
 
     def replica_changed(self, replica: Replica, config: ReplicaConfig, origin: Origin) -> None:

@@ -99,6 +99,8 @@ class ModelTokens:
     def restarted(self, slot: int) -> None:
         """Hear that a replica is back and may be another engine."""
         self._checks.restarted(slot)
+        if slot in self._replicas:  # which is not to say that they differ
+            self._view.tokens_agree(slot, None, self._clock.monotonic())
 
     def is_agreed(self, slot: int) -> bool | None:
         """Return whether a replica's tokens are ours; None if nothing is known of them."""

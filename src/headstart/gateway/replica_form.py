@@ -33,6 +33,9 @@ class _ReplicaForm(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _FORM: Final = msgspec.json.Decoder(_ReplicaForm)
+_KEY: Final = "engines"
+"""What the ranges of its values are filed under."""
+
 _BODY: Final = Origin("flag", "the body")
 
 
@@ -71,9 +74,10 @@ def _read_cache(form: _ReplicaForm) -> dict[str, Any]:
     given = {name: getattr(form, name) for name in CACHE_KEYS}
     entries = {name: _node(value) for name, value in given.items() if value is not None}
     try:
-        return read_engine_cache(entries, "replica", Reading())
+        return read_engine_cache(entries, _KEY, Reading())
     except ConfigError as error:
-        raise BadRequest(error.message, param=error.param) from error
+        message, param = error.message.replace(f"`{_KEY}.", "`"), error.param or ""
+        raise BadRequest(message, param=param.removeprefix(f"{_KEY}.")) from error
 
 
 def _node(value: Any) -> Node:

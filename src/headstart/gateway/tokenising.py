@@ -42,7 +42,7 @@ class TokenisingStatistics(msgspec.Struct, frozen=True):
         num_tokenised: prompts that came back with tokens.
         num_unknown: those that came back without.
         num_late: requests that were routed without tokens, as these came too late.
-        num_refused: requests for which there was no room.
+        num_refused: requests for which there was no room, or whose body was too long.
         memo: whole prompts seen before.
         tables: of each tokenizer's cache, by model and table.
     """
@@ -184,6 +184,9 @@ class Tokenising:
         Returns:
             None if the request should not wait: it could not be done in time, or there is no room.
         """
+        if len(body) > self._config.max_prompt_bytes:
+            self._num_refused += 1
+            return None
         job = self._jobs.get(key)
         if job is None or job.is_dropped:
             if self._waiting_bytes + len(body) > self._config.max_waiting_bytes:

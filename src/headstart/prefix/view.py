@@ -45,13 +45,14 @@ class ReplicaChange(msgspec.Struct, frozen=True):
 
 
 class ViewStatistics(msgspec.Struct, frozen=True):
-    """What is known of one replica, in figures."""
+    """What is known of one replica, in figures; its capacity as told, if it was."""
 
     replica: str
     approximate: ApproximateStatistics
     precise: HoldingStatistics
     calibration: CalibrationStatistics
     trust: TrustStatistics
+    told_capacity_tokens: int | None = None
 
 
 class PrefixView:
@@ -288,7 +289,8 @@ class PrefixView:
         replica = self._replicas[slot]
         held = replica.held
         oldest = held.oldest() if held.size >= _FULL_RATIO * held.capacity else None
-        return replica.calibration.capacity_tokens, None if oldest is None else now - oldest
+        capacity_tokens = replica.capacity_tokens or replica.calibration.capacity_tokens
+        return capacity_tokens, None if oldest is None else now - oldest
 
     # KV events (`engines.kv_feed.sink.KvSink`), tokens, time.
 
@@ -356,6 +358,7 @@ class PrefixView:
             precise=self._precise.statistics(slot),
             calibration=replica.calibration.statistics(),
             trust=replica.trust.statistics(),
+            told_capacity_tokens=replica.capacity_tokens,
         )
 
     def check_integrity(self) -> None:

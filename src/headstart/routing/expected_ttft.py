@@ -42,6 +42,9 @@ from headstart.routing.replica import Replica
 from headstart.routing.ring import RingCache
 
 _FULL_GAIN: Final = 0.05
+_MOST_FULL: Final = 4.0
+"""A prompt counts in the mean with at most so many times the mean."""
+
 _SOFTENER: Final = 2.0
 """Added to the mean number in flight: with few requests a difference of one says little."""
 
@@ -153,8 +156,10 @@ class ExpectedTtft:
         return next(index for index in ring.walk(key) if index in even), "equals, ring order"
 
     def _note_full(self, num_tokens: int, replica: Replica) -> None:
-        seconds = replica.load.rates.prefill_s(num_tokens, 0.5 * num_tokens * num_tokens)
-        if self._full_s == 0.0:
+        rates, full_s = replica.load.rates, self._full_s
+        seconds = rates.prefill_s(num_tokens, 0.5 * num_tokens * num_tokens)
+        if full_s == 0.0:
             self._full_s = seconds
         else:
-            self._full_s += _FULL_GAIN * (seconds - self._full_s)
+            # One huge prompt, which the engine may refuse, says little about the others.
+            self._full_s += _FULL_GAIN * (min(seconds, _MOST_FULL * full_s) - full_s)

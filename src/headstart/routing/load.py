@@ -174,6 +174,11 @@ class ReplicaLoad:
         self._active_tokens -= work.uncached_tokens
         self._refresh()
 
+    def take_back(self, work: Work) -> None:
+        """Hear that a request's prompt was not computed: nothing was assigned after all."""
+        self.assigned_tokens = max(self.assigned_tokens - work.uncached_tokens, 0.0)
+        self.assigned_input_tokens = max(self.assigned_input_tokens - work.input_tokens, 0.0)
+
     def wait_s(self, now: float) -> float:
         """Return how long a request that is sent now waits for the others' prefill."""
         return self.backlog_s - min(max(now - self.progress_at, 0.0), self.credit_s)

@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from math import inf
 from typing import Final
 
+from headstart.prefix.trust_mode import TrustMode
 from headstart.routing.dispatch import Dispatch
 from headstart.routing.knowledge import PrefixKnowledge
+from headstart.routing.least_loaded import LeastLoaded
 from headstart.routing.load import Work
 from headstart.routing.observer import DispatchObserver
-from headstart.routing.policy import Policy, RoutingRequest
+from headstart.routing.policy import Decision, Policy, RoutingRequest
 from headstart.routing.rates import RateBook, Sample
 from headstart.routing.replica import Replica
 from headstart.routing.reuse import ReuseModel
@@ -139,6 +141,18 @@ class Router:
             self.observer.sent(dispatch)
         return dispatch
 
+    def send_blind(self, request: RoutingRequest, candidates: Sequence[Replica]) -> Dispatch:
+        """Send without index and policy, where these have failed; as `send` otherwise."""
+        request.matched_tokens, request.modes = (), ()
+        request.input_tokens = int(request.prompt.num_bytes * self._tokens_per_byte)
+        replica = LeastLoaded().pick(candidates)
+        decision = Decision(replica, "least_loaded", "what replicas hold could not be asked")
+        dispatch = Dispatch(request, candidates, decision, candidates.index(replica))
+        dispatch.in_flight = [other.load.in_flight for other in candidates]
+        dispatch.pending_tokens = [other.load.pending_tokens for other in candidates]
+        self._count_in(dispatch, replica)
+        return dispatch
+
     def first_token(self, dispatch: Dispatch, now: float) -> None:
         """Hear that the first token came; only of an answer that is streamed."""
         if dispatch.first_at is None:
@@ -180,6 +194,8 @@ class Router:
         request, replica = dispatch.request, dispatch.replica
         replica.end(request.prompt_bytes)
         replica.load.end(dispatch, dispatch.work, now)
+        if not dispatch.is_answered and dispatch.first_at is None:
+            replica.load.take_back(dispatch.work)
         if request.modes:
             self._teach(dispatch, replica.slot, now)
         if self.observer is not None:
@@ -249,6 +265,8 @@ class Router:
             slots = self._slots
             request.matched_tokens = view.match(prompt, tokens, slots, request.now)
             request.modes = [view.mode(slot) for slot in slots]
+            if tokens is None and TrustMode.PRECISE in request.modes:
+                request.modes = [_without_tokens(mode) for mode in request.modes]
         if tokens is not None:
             request.input_tokens = tokens.num_tokens
         elif view is not None:
@@ -311,3 +329,8 @@ class Router:
         if rates.observe(dispatch.replica.slot, sample, now):
             for replica in self._replicas.values():
                 replica.load.set_rates(rates.rates(replica.slot))
+
+
+def _without_tokens(mode: TrustMode) -> TrustMode:
+    """Return what a prediction rests on for a prompt that was not tokenised."""
+    return TrustMode.APPROXIMATE if mode is TrustMode.PRECISE else mode

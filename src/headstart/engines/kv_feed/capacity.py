@@ -38,6 +38,9 @@ class KvCapacity:
     block_size: int | None
 
 
+UNKNOWN_CAPACITY: Final = KvCapacity(None, None)
+
+
 def read_capacity(page: bytes) -> KvCapacity:
     """Return what a metrics page says of the KV cache's size; unknown is None, never zero.
 

@@ -23,6 +23,9 @@ from headstart.engines.kv_feed.statistics import KvReplicaStatistics
 
 _log = logging.getLogger(__name__)
 
+_MAX_SOCKETS: Final = 8192
+"""Two a stream, and one more while it is replayed; ZMQ's own bound is 1,023."""
+
 _DEFAULT_CONFIG: Final = KvFeedConfig()
 _SYSTEM_CLOCK: Final = SystemClock()
 
@@ -53,6 +56,7 @@ class KvFeed:
     def start(self, replicas: Iterable[FedReplica] = ()) -> None:
         """Follow `replicas` and those that were added before; returns at once."""
         self._context = zmq.Context()
+        self._context.set(zmq.MAX_SOCKETS, _MAX_SOCKETS)
         waiting, self._waiting = self._waiting, {}
         for replica in (*waiting.values(), *replicas):
             self.add(replica)

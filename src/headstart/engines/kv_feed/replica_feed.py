@@ -16,7 +16,7 @@ import zmq
 
 from headstart.clock import Clock
 from headstart.engines.base import EngineKind
-from headstart.engines.kv_feed.capacity import KvCapacity, read_capacity
+from headstart.engines.kv_feed.capacity import UNKNOWN_CAPACITY, KvCapacity, read_capacity
 from headstart.engines.kv_feed.config import KvEventsConfig, KvFeedConfig
 from headstart.engines.kv_feed.sink import KvSink
 from headstart.engines.kv_feed.sources import (
@@ -48,6 +48,7 @@ class FedReplica:
         kind: which question it understands.
         origin: whom to ask.
         events: its publishers, if the operator named them.
+        capacity: of its cache, as far as the operator named it.
     """
 
     name: str
@@ -55,6 +56,7 @@ class FedReplica:
     kind: EngineKind
     origin: Origin
     events: KvEventsConfig | None = None
+    capacity: KvCapacity = UNKNOWN_CAPACITY
 
 
 class ReplicaFeed:
@@ -145,7 +147,11 @@ class ReplicaFeed:
         answer = await self._ask("/metrics")
         if answer is None or answer.status >= 500:
             return False
-        capacity = read_capacity(answer.body) if answer.status == 200 else KvCapacity(None, None)
+        capacity = read_capacity(answer.body) if answer.status == 200 else UNKNOWN_CAPACITY
+        named = self._replica.capacity
+        capacity = KvCapacity(
+            named.tokens or capacity.tokens, named.block_size or capacity.block_size
+        )
         if capacity != self._capacity and not self._is_forgotten:
             self._capacity = capacity
             self._sink.set_capacity(self._replica.slot, capacity.tokens, capacity.block_size)

@@ -38,11 +38,13 @@ class TokenisingConfig:
         deadline_s: a request waits so long for its tokens, and is then routed without them.
         max_waiting_bytes: bodies that wait to be tokenised; one that comes when there are more is
             routed without its tokens.
+        max_prompt_bytes: a longer body is not tokenised; it would keep the others waiting.
         cache_bytes: of ids and keys of text seen before, per tokenizer.
         prompt_cache_bytes: of whole prompts seen before, of all models.
     """
 
     deadline_s: float = 0.05
     max_waiting_bytes: int = 8 * 1024 * 1024
+    max_prompt_bytes: int = 1024 * 1024
     cache_bytes: int = DEFAULT_CACHE_BYTES
     prompt_cache_bytes: int = 32 * 1024 * 1024
