@@ -106,15 +106,9 @@ class Gateway:
         )
         self._monitor.on_models = self._knowledge.models_found
         self._replicas.start_with(replicas)
-        tokens = self._knowledge.token_side
         path = DataPath(
             authenticator=authenticator,
-            preparer=Preparer(
-                apply_template,
-                routing.prefix_hash,
-                tokens=tokens,
-                renders_response_format=any(each.kind == "embedded" for each in replicas),
-            ),
+            preparer=self._preparer(apply_template, routing, replicas),
             fleet=self._fleet,
             router=self._knowledge.router,
             pools=self._replicas.pools,
@@ -123,23 +117,30 @@ class Gateway:
             clock=clock,
             limiter=self._limiter if self._limiter.has_limits else None,
             waiting=self._waiting if queue.max_in_flight is not None else None,
-            tokens=tokens,
+            tokens=self._knowledge.token_side,
         )
         self._handler = Handler(path, self, self._monitor.told_models)
         self._server = DataServer(self._handler, limits, clock)
-        self._sweeper = Sweeper(
-            [
-                self._server.sweep,
-                self._replicas.sweep,
-                self._limiter.sweep,
-                self._waiting.sweep,
-                self._knowledge.sweep,
-            ],
-            _sweep_interval(upstream, limits, health),
-            clock,
-        )
+        self._sweeper = self._make_sweeper(_sweep_interval(upstream, limits, health), clock)
         self._drain_s = drain_s
         self._watching: asyncio.Task[None] | None = None
+
+    def _make_sweeper(self, interval_s: float, clock: Clock) -> Sweeper:
+        swept = (self._server, self._replicas, self._limiter, self._waiting, self._knowledge)
+        return Sweeper([each.sweep for each in swept], interval_s, clock)
+
+    def _preparer(
+        self,
+        apply_template: TemplateApplier | None,
+        routing: RoutingConfig,
+        replicas: Sequence[ReplicaConfig],
+    ) -> Preparer:
+        return Preparer(
+            apply_template,
+            routing.prefix_hash,
+            tokens=self._knowledge.token_side,
+            renders_response_format=any(each.kind == "embedded" for each in replicas),
+        )
 
     async def start(self, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> int:
         """Check every replica, then listen; return the bound port.

@@ -24,7 +24,7 @@ def make_record(
     retries: int,
     now: float,
 ) -> RequestRecord:
-    """Return the record.
+    """Return the record of a request that has ended.
 
     Args:
         request: the client's.
@@ -40,14 +40,7 @@ def make_record(
         retries: attempts beyond the first.
         now: monotonic seconds at the end.
     """
-    replica = policy = reason = ""
-    matched_tokens = dispatch = None
-    if attempt is not None:
-        dispatch = attempt.dispatch
-        policy, reason = dispatch.policy, dispatch.reason + attempt.remark
-        matched_tokens = dispatch.matched_tokens
-        if has_answer:
-            replica = attempt.replica.name
+    dispatch = None if attempt is None else attempt.dispatch
     return RequestRecord(
         request_id=request_id,
         time_s=times.time_s,
@@ -56,7 +49,7 @@ def make_record(
         tenant=tenant.name,
         business_line=tenant.business_line,
         template=prepared.template,
-        replica=replica,
+        replica=attempt.replica.name if attempt is not None and has_answer else "",
         is_stream=prepared.is_stream,
         status=status,
         error_code=error_code,
@@ -66,9 +59,9 @@ def make_record(
         total_s=now - times.accepted_at,
         queue_s=times.queue_s,
         retries=retries,
-        policy=policy,
-        reason=reason,
+        policy=dispatch.policy if dispatch is not None else "",
+        reason=attempt.dispatch.reason + attempt.remark if attempt is not None else "",
         body_changes=prepared.body_changes,
-        matched_tokens=matched_tokens,
+        matched_tokens=dispatch.matched_tokens if dispatch is not None else None,
         dispatch=dispatch,
     )
