@@ -6,8 +6,8 @@ Drives the gateway's own objects: bytes into a client's connection, bytes of an 
 engine's, and transports that only take what is written. The steps are timed one at a time where
 they happen, so with the caches as they are in the midst of a request; the table shows the tenth
 percentile of each. What remains of the whole are the calls between the steps. The two writers'
-threads are timed on their own, in batches of 64. What the sockets cost is the difference to
-`run.py`.
+threads are timed on their own, in batches of 64. Every request has a number of its own at its end,
+and engines report the system part as cached. What the sockets cost is the difference to `run.py`.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import uvloop
-from bodies import write_bodies
+from bodies import COUNTER, SIZES, write_bodies
 
 from headstart.accounting.log import RequestLog
 from headstart.accounting.metrics import RequestMetrics
@@ -40,8 +40,8 @@ from headstart.gateway.connection import ClientConnection
 from headstart.gateway.gateway import Gateway
 from headstart.gateway.prepare import Preparer
 from headstart.gateway.relay import ResponseRelay
-from headstart.routing.prefix_hash import PrefixHash
 from headstart.routing.replica import Standing
+from headstart.routing.router import Router
 from headstart.wire.http1 import HttpLimits
 from headstart.wire.http1_parse import RequestReader
 from headstart.wire.http1_responses import ResponseReader
@@ -50,27 +50,27 @@ KEY = "sk-overhead-benchmark"
 NUM_CHUNKS = 20
 WARM_UP = 300
 
-USAGE = b'{"prompt_tokens":200,"completion_tokens":20,"prompt_tokens_details":{"cached_tokens":64}}'
+BLOCK_SIZE = 16
+BYTES_PER_TOKEN = 4
+USAGE = b'{"prompt_tokens":%d,"completion_tokens":20,"prompt_tokens_details":{"cached_tokens":%d}}'
 ANSWER = (
     b'{"id":"chatcmpl-1","object":"chat.completion","created":1700000000,"model":"mock","choices":['
     b'{"index":0,"message":{"role":"assistant","content":"tok0 tok1 tok2 tok3 tok4 tok5 "},'
-    b'"finish_reason":"stop"}],"usage":%b}' % USAGE
+    b'"finish_reason":"stop"}],"usage":%b}'
 )
 EVENT = (
     b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"mock"'
     b',"choices":[{"index":0,"delta":{"content":"tok%d "},"finish_reason":null}]}\n\n'
 )
-LAST_EVENTS = (
-    b'data: {"id":"chatcmpl-1","choices":[],"usage":%b}\n\n' % USAGE,
-    b"data: [DONE]\n\n",
-)
+USAGE_EVENT = b'data: {"id":"chatcmpl-1","choices":[],"usage":%b}\n\n'
+LAST_EVENT = b"data: [DONE]\n\n"
 
 # Label, and where the step is: it contains none of the others.
 STEPS: tuple[tuple[str, object, str], ...] = (
     ("read the request", RequestReader, "feed"),
     ("tenant of the key", Authenticator, "tenant_of"),
     ("read the body, hash its prefix", Preparer, "prepare"),
-    ("choose the replica", PrefixHash, "choose"),
+    ("choose the replica", Router, "send"),
     ("write the head for the engine", Origin, "head"),
     ("take a connection and send", UpstreamPool, "call"),
     ("read the response", ResponseReader, "feed"),
@@ -79,7 +79,10 @@ STEPS: tuple[tuple[str, object, str], ...] = (
     ("write to the client", ClientConnection, "write"),
     ("find the usage", ResponseRelay, "usage"),
     ("bring it into one form", exchange, "parse_usage"),
-    ("make the record", exchange, "RequestRecord"),
+    ("note the first token", Router, "first_token"),
+    ("learn from the figures", Router, "answered"),
+    ("learn what is cached", Router, "ended"),
+    ("make the record", exchange, "make_record"),
     ("count it and hand it over", Recorder, "record"),
 )
 
@@ -133,14 +136,19 @@ class Bench:
             engine.data_received(piece)
 
 
-def answers() -> dict[str, list[bytes]]:
+def answers(size: str) -> dict[str, list[bytes]]:
+    """Return a plain and a streamed answer to bodies of one size, whose system part is cached."""
+    num_system, num_user = SIZES[size]
+    cached = num_system // BYTES_PER_TOKEN // BLOCK_SIZE * BLOCK_SIZE
+    usage = USAGE % ((num_system + num_user) // BYTES_PER_TOKEN, cached)
+    answer = ANSWER % usage
     head = b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\n%b\r\n"
-    length = b"Content-Length: %d\r\n" % len(ANSWER)
+    length = b"Content-Length: %d\r\n" % len(answer)
     begin = head % (b"text/event-stream", b"Transfer-Encoding: chunked\r\n")
     events = [chunk(EVENT % number) for number in range(NUM_CHUNKS)]
-    end = b"".join(chunk(event) for event in LAST_EVENTS) + b"0\r\n\r\n"
+    end = b"".join(chunk(event) for event in (USAGE_EVENT % usage, LAST_EVENT)) + b"0\r\n\r\n"
     return {
-        "plain": [head % (b"application/json", length) + ANSWER],
+        "plain": [head % (b"application/json", length) + answer],
         "stream": [begin, *events, end],
     }
 
@@ -149,15 +157,34 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-def requests(folder: Path, load: str, *, changing: bool = False) -> list[bytes]:
-    """Return the requests of one load; `changing` gives each a header field of its own."""
-    lines = (folder / f"{load}.jsonl").read_bytes().splitlines()
-    return [
-        b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer %b\r\n"
-        b"Content-Type: application/json\r\n%bContent-Length: %d\r\n\r\n%b"
-        % (KEY.encode(), b"traceparent: %d\r\n" % at if changing else b"", len(line), line)
-        for at, line in enumerate(lines)
-    ]
+class Requests:
+    """The requests of one load, each with a number of its own in it, as the load generator's.
+
+    Args:
+        folder: of the bodies.
+        load: names them.
+        changing: each has a header field of its own, too.
+    """
+
+    def __init__(self, folder: Path, load: str, *, changing: bool = False) -> None:
+        self._lines = (folder / f"{load}.jsonl").read_bytes().splitlines()
+        self._changing = changing
+        self._number = 0
+
+    def next(self) -> bytes:
+        """Return one more."""
+        self._number = number = self._number + 1
+        line = self._lines[number % len(self._lines)]
+        return (
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer %b\r\n"
+            b"Content-Type: application/json\r\n%bContent-Length: %d\r\n\r\n%b"
+            % (
+                KEY.encode(),
+                b"traceparent: %d\r\n" % number if self._changing else b"",
+                len(line),
+                line.replace(COUNTER.encode(), b"%012d" % number),
+            )
+        )
 
 
 def tenth_percentile(times_ns: list[int]) -> float:
@@ -178,29 +205,37 @@ def timed(call: Callable[..., object], spent: list[int]) -> Callable[..., object
     return wrapper
 
 
-def whole_us(bench: Bench, raws: list[bytes], answer: list[bytes], count: int) -> float:
+def whole_us(bench: Bench, raws: Requests, answer: list[bytes], count: int) -> float:
     times = []
-    for number in range(WARM_UP + count):
+    for _ in range(WARM_UP + count):
+        raw = raws.next()
         began = time.perf_counter_ns()
-        bench.request(raws[number % len(raws)], answer)
+        bench.request(raw, answer)
         times.append(time.perf_counter_ns() - began)
     return tenth_percentile(times[WARM_UP:])
 
 
 def step_us(
-    bench: Bench, raws: list[bytes], answer: list[bytes], count: int, step: tuple[str, object, str]
+    bench: Bench, raws: Requests, answer: list[bytes], count: int, step: tuple[str, object, str]
 ) -> float:
     _, owner, name = step
     spent: list[int] = []
     with patch.object(owner, name, timed(getattr(owner, name), spent)):
-        for number in range(WARM_UP + count):
+        for _ in range(WARM_UP + count):
             spent.append(0)
-            bench.request(raws[number % len(raws)], answer)
+            bench.request(raws.next(), answer)
     return tenth_percentile(spent[WARM_UP:])
 
 
-def writer_us(folder: Path) -> dict[str, float]:
-    record = RequestRecord(request_id="0", time_s=time.time(), path="/v1/chat/completions")
+def record_of(bench: Bench, raws: Requests, answer: list[bytes]) -> RequestRecord:
+    """Serve one more request and return what would be written down of it."""
+    records: list[RequestRecord] = []
+    with patch.object(Recorder, "record", lambda _, record: records.append(record)):
+        bench.request(raws.next(), answer)
+    return records[0]
+
+
+def writer_us(folder: Path, record: RequestRecord) -> dict[str, float]:
     sinks: list[RecordSink] = [RequestStore(folder / "db"), RequestLog.to_file(folder / "log")]
     found = {}
     for sink in sinks:
@@ -217,9 +252,9 @@ async def measure(count: int, folder: Path) -> None:
     metrics = RequestMetrics()
     bench = Bench(Recorder(observe=metrics.observe))
     loads = {
-        "0.8 KB": (requests(folder, "small_plain"), answers()["plain"]),
-        "32 KB": (requests(folder, "large_plain"), answers()["plain"]),
-        "32 KB, 20 chunks": (requests(folder, "large_stream"), answers()["stream"]),
+        "0.8 KB": (Requests(folder, "small_plain"), answers("small")["plain"]),
+        "32 KB": (Requests(folder, "large_plain"), answers("large")["plain"]),
+        "32 KB, 20 chunks": (Requests(folder, "large_stream"), answers("large")["stream"]),
     }
     rows: dict[str, list[float]] = {}
     for raws, answer in loads.values():
@@ -229,11 +264,11 @@ async def measure(count: int, folder: Path) -> None:
             rows.setdefault(label, []).append(cost)
         rows.setdefault("calls between them", []).append(whole - sum(steps))
         rows.setdefault("on the event loop", []).append(whole)
-    for name, cost in writer_us(folder).items():
+    for name, cost in writer_us(folder, record_of(bench, *loads["0.8 KB"])).items():
         rows[f"writer's thread: {name}"] = [cost] * len(loads)
     show(rows, list(loads))
-    raws = requests(folder, "small_plain", changing=True)
-    changing = whole_us(bench, raws, answers()["plain"], count)
+    raws = Requests(folder, "small_plain", changing=True)
+    changing = whole_us(bench, raws, answers("small")["plain"], count)
     print(f"0.8 KB whose head is another one each time: {changing:.1f} µs on the event loop")
 
 

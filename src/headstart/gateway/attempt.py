@@ -103,14 +103,14 @@ class Attempt:
         if status >= 500 or self.replica.is_suspect:
             self._path.watch.answered(self.replica, status)
 
-    def end(self) -> None:
+    def end(self, now: float) -> None:
         """Count the request out; without effect the second time."""
         if self.call is None:
             return
         self.call = None
         dispatch = self.dispatch
         try:
-            self._path.router.ended(dispatch, self._path.clock.monotonic())
+            self._path.router.ended(dispatch, now)
         except Exception:  # noqa: BLE001 -- what is known of caches may fail, requests not
             _log.exception("what a request says of the cache could not be learned")
         # The record keeps the dispatch until it is written, and needs no prompt.

@@ -372,7 +372,7 @@ class Exchange:
         self._retries += 1
         self._relay, self._unsent, self._error_code = None, b"", None
         self._abort()
-        attempt.end()
+        attempt.end(self._path.clock.monotonic())
         self._go(others or candidates, failed)
         return True
 
@@ -413,7 +413,7 @@ class Exchange:
         if attempt is not None:
             if relay is not None and status < 300:
                 attempt.answered(self._prepared, usage, now)
-            attempt.end()
+            attempt.end(now)
         if self._admission is not None:
             self._admission.end(usage.input_tokens, was_sent=attempt is not None)
         self._path.recorder.record(

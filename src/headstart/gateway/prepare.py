@@ -1,7 +1,6 @@
 """From a request to what is routed and sent: peek, template, usage, fingerprint."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 import msgspec
@@ -48,8 +47,7 @@ Raises `TemplateError` or `NotFound`.
 """
 
 
-@dataclass(slots=True)
-class PreparedRequest:
+class PreparedRequest(msgspec.Struct):
     """What the gateway knows of a request before it chooses a replica.
 
     Attributes:
@@ -105,7 +103,14 @@ class Preparer:
         renders_response_format: an engine writes the answer's schema into the prompt.
     """
 
-    __slots__ = ("_apply_template", "_block_bytes", "_renders_response_format", "_tokens")
+    __slots__ = (
+        "_apply_template",
+        "_block_bytes",
+        "_last_names",
+        "_last_namespace",
+        "_renders_response_format",
+        "_tokens",
+    )
 
     def __init__(
         self,
@@ -119,6 +124,8 @@ class Preparer:
         self._block_bytes = blocks.block_bytes
         self._tokens = tokens
         self._renders_response_format = renders_response_format
+        self._last_names = ("", "")
+        self._last_namespace = namespace("", "")
 
     def prepare(self, request: Request, prepared: PreparedRequest) -> None:
         """Find out what to route and send.
@@ -199,7 +206,10 @@ class Preparer:
     ) -> tuple[list[msgspec.Raw], PromptKeys]:
         model = prepared.model
         salt = peek.cache_salt if isinstance(peek.cache_salt, str) else ""
-        seed = namespace(model, salt) + peek.template_parameters(
+        if (model, salt) != self._last_names:  # mostly it is the same model, and no salt
+            self._last_names = (model, salt)
+            self._last_namespace = namespace(model, salt)
+        seed = self._last_namespace + peek.template_parameters(
             renders_response_format=self._renders_response_format
         )
         parts = peek.prompt_parts()

@@ -41,6 +41,9 @@ def make_record(
         now: monotonic seconds at the end.
     """
     dispatch = None if attempt is None else attempt.dispatch
+    ttft_s = tpot_s = None
+    if times.first_content_at is not None:
+        ttft_s, tpot_s = times.ttft_s, times.tpot_s(usage.output_tokens or 0)
     return RequestRecord(
         request_id=request_id,
         time_s=times.time_s,
@@ -54,8 +57,8 @@ def make_record(
         status=status,
         error_code=error_code,
         usage=usage,
-        ttft_s=times.ttft_s,
-        tpot_s=times.tpot_s(usage.output_tokens or 0),
+        ttft_s=ttft_s,
+        tpot_s=tpot_s,
         total_s=now - times.accepted_at,
         queue_s=times.queue_s,
         retries=retries,

@@ -71,9 +71,12 @@ class ApproximateIndex:
         self._slots: dict[int, Holdings] = {}
         self._promises: deque[tuple[float, int, PrefixKey, float]] = deque()
         self._next_deadline = inf
+        self._has_ttl = False  # of any replica
         self._last_slots: Sequence[int] = ()
         self._last_positions: dict[int, int] = {}
         self._last_mask = 0
+        self._last_keys: Sequence[PrefixKey] = ()
+        self._last_depths: Sequence[int] = ()
 
     @property
     def num_promises(self) -> int:
@@ -92,10 +95,12 @@ class ApproximateIndex:
         self._slots[slot] = Holdings(
             self.entries, slot, capacity_bytes // SIZE_UNIT_BYTES, config.max_entries, config.ttl_s
         )
+        self._find_ttl()
 
     def remove_replica(self, slot: int) -> None:
         """Forget a replica. Cost: O(its blocks)."""
         self._slots.pop(slot).clear()
+        self._find_ttl()
 
     def clear(self, slot: int) -> None:
         """Drop everything that a replica holds. Cost: O(its blocks)."""
@@ -108,6 +113,7 @@ class ApproximateIndex:
     def set_ttl(self, slot: int, ttl_s: float | None) -> None:
         """Drop what is not used for so long from now on; None: nothing."""
         self._slots[slot].ttl_s = ttl_s
+        self._find_ttl()
         self._next_deadline = -inf  # to be found anew
 
     def holdings(self, slot: int) -> Holdings:
@@ -126,9 +132,9 @@ class ApproximateIndex:
             self.expire(now)
         if slots != self._last_slots:
             self._remember(slots)
-        get = self.entries.get
+        get, everybody = self.entries.get, self._last_mask
         entry = get(keys[0])
-        level = 0 if entry is None else entry.held & self._last_mask
+        level = 0 if entry is None else entry.held & everybody
         low = 0
         probes = [(len(keys), 0)]  # after `low`, furthest first: positions, and who holds them
         while level:
@@ -145,10 +151,14 @@ class ApproximateIndex:
                     probes.append((middle, held))
             low, held = probes.pop()
             rest = held & level
+            if level == everybody and not rest:
+                depths = [low] * len(slots)
+                break
             self._set_depth(depths, level ^ rest, low)
             level = rest
             while level and probes[-1][1] & level == level:
                 low = probes.pop()[0]
+        self._last_keys, self._last_depths = keys, depths[:]
         return depths
 
     def promise(
@@ -170,14 +180,17 @@ class ApproximateIndex:
         if entry is not None and entry.warm & held.bit:
             depth = warm_depth = num_keys
         else:
-            depth = held.depth(keys)
-            warm_depth = held.warm_depth(keys, depth)
+            depth = warm_depth = held.depth(keys, self._guess(held.bit, keys))
+            if depth and not self.entries[keys[depth - 1]].warm & held.bit:
+                warm_depth = held.warm_depth(keys, depth - 1)
         standing = Standing(prompt, now, held.clock, depth, warm_depth)
         if depth:
             self._describe(standing, held)
         if depth < num_keys:
             held.add(prompt, depth, 0, tokens_per_byte)
-        self._touch(held, keys, now)
+        held.touch(keys[0], last, now)
+        if held.ttl_s is not None:
+            self._note_use(held.ttl_s, now)
         if warm_depth < num_keys:
             self._remember_promise(slot, last, now)
         return standing
@@ -185,14 +198,17 @@ class ApproximateIndex:
     def confirm(self, slot: int, prompt: PromptKeys, now: float, tokens_per_byte: float) -> None:
         """Note that a replica's engine has computed a prompt; arguments as for `promise`."""
         held, keys = self._slots[slot], prompt.keys
-        entry = self.entries.get(keys[-1])
+        last = keys[-1]
+        entry = self.entries.get(last)
         if entry is None or not entry.warm & held.bit:
             is_promised = entry is not None and entry.held & held.bit
             depth = len(keys) if is_promised else held.depth(keys)
             held.warm(keys, depth)
             if depth < len(keys):
                 held.add(prompt, depth, held.bit, tokens_per_byte)
-        self._touch(held, keys, now)
+        held.touch(keys[0], last, now)
+        if held.ttl_s is not None:
+            self._note_use(held.ttl_s, now)
 
     def resize(self, prompt: PromptKeys, tokens_per_byte: float) -> None:
         """Let the blocks of a prompt take no more room than text of as many tokens would.
@@ -221,15 +237,17 @@ class ApproximateIndex:
 
     def expire(self, now: float) -> None:
         """Drop promises that were not kept, and what was not used for its time to live."""
-        while self._promises and self._promises[0][0] <= now:
+        promises = self._promises
+        while promises and promises[0][0] <= now:
             self._drop_oldest_promise(now)
-        deadline = self._promises[0][0] if self._promises else inf
-        for held in self._slots.values():
-            if held.ttl_s is not None:
-                held.forget_until(now - held.ttl_s)
-                oldest = held.oldest()
-                if oldest is not None:
-                    deadline = min(deadline, oldest + held.ttl_s)
+        deadline = promises[0][0] if promises else inf
+        if self._has_ttl:
+            for held in self._slots.values():
+                if held.ttl_s is not None:
+                    held.forget_until(now - held.ttl_s)
+                    oldest = held.oldest()
+                    if oldest is not None:
+                        deadline = min(deadline, oldest + held.ttl_s)
         self._next_deadline = deadline
 
     def statistics(self, slot: int) -> ApproximateStatistics:
@@ -261,12 +279,12 @@ class ApproximateIndex:
 
     def _describe(self, standing: Standing, held: Holdings) -> None:
         keys, entries = standing.prompt.keys, self.entries
-        key = keys[standing.depth - 1]
+        depth, warm_depth = standing.depth, standing.warm_depth
+        key = keys[depth - 1]
         entry = entries[key]
         standing.tokens = standing.warm_tokens = entry.tokens >> 2
-        if standing.warm_depth < standing.depth:
-            at = standing.warm_depth - 1
-            standing.warm_tokens = entries[keys[at]].tokens >> 2 if at >= 0 else 0
+        if warm_depth < depth:
+            standing.warm_tokens = entries[keys[warm_depth - 1]].tokens >> 2 if warm_depth else 0
         standing.root = held.roots[keys[0]]
         end = held.ends.get(key)
         if end is not None:
@@ -280,6 +298,13 @@ class ApproximateIndex:
         self._last_positions = {1 << slot: at for at, slot in enumerate(slots)}
         self._last_mask = sum(self._last_positions)
 
+    def _guess(self, bit: int, keys: Sequence[PrefixKey]) -> int:
+        """Return how deep a replica held `keys` when they were looked up, mostly a moment ago."""
+        if keys is not self._last_keys:
+            return 0
+        at = self._last_positions.get(bit)
+        return 0 if at is None else self._last_depths[at]
+
     def _set_depth(self, depths: list[int], lost: int, depth: int) -> None:
         positions = self._last_positions
         if lost.bit_count() > _FEW:
@@ -292,20 +317,25 @@ class ApproximateIndex:
             depths[positions[bit]] = depth
             lost ^= bit
 
-    def _touch(self, held: Holdings, keys: Sequence[PrefixKey], now: float) -> None:
-        held.touch(keys[0], keys[-1], now)
-        if held.ttl_s is not None:
-            self._next_deadline = min(self._next_deadline, now + held.ttl_s)
+    def _find_ttl(self) -> None:
+        self._has_ttl = any(held.ttl_s is not None for held in self._slots.values())
+
+    def _note_use(self, ttl_s: float, now: float) -> None:
+        self._next_deadline = min(self._next_deadline, now + ttl_s)
 
     def _remember_promise(self, slot: int, last: PrefixKey, now: float) -> None:
         deadline = now + self._config.speculative_s
         self._promises.append((deadline, slot, last, now))
-        self._next_deadline = min(self._next_deadline, deadline)
+        if deadline < self._next_deadline:
+            self._next_deadline = deadline
         if len(self._promises) > self._config.max_open:
             self._drop_oldest_promise(now)
 
     def _drop_oldest_promise(self, now: float) -> None:
         _deadline, slot, last, sent_at = self._promises.popleft()
         held = self._slots.get(slot)
-        if held is not None:
+        if held is None:
+            return
+        end = held.ends.get(last)
+        if end is None or end.touched <= sent_at:  # else it was kept, as nearly all are
             held.drop_promise(last, sent_at, now)

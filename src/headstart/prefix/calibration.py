@@ -199,15 +199,15 @@ class Calibration:
         Mutates: the count of failures and the time to live.
         """
         held = standing.warm_tokens
-        if input_tokens is not None:
-            held = min(held, input_tokens - 1)
-        missing = held - cached_tokens
-        if missing > max(2 * self.block_size, held * _TOLERANCE_RATIO):
+        if input_tokens is not None and held >= input_tokens:
+            held = input_tokens - 1
+        missing, few = held - cached_tokens, 2 * self.block_size
+        if missing > few and missing > held * _TOLERANCE_RATIO:
             if standing.sent_at <= self._last_failure_at:
                 return Verdict.NOTHING
             return self._judge_missing(standing, cached_tokens, held)
-        tolerance = max(2 * self.block_size, standing.tokens * _TOLERANCE_RATIO)
-        if cached_tokens > standing.tokens + standing.extra_tokens + tolerance:
+        more = cached_tokens - standing.tokens - standing.extra_tokens
+        if more > few and more > standing.tokens * _TOLERANCE_RATIO:
             if standing.depth == 0:
                 self._ttl.unexpected()
             return Verdict.MORE

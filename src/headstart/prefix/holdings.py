@@ -69,10 +69,19 @@ class Holdings:
         self.clock = 0
         self.num_evicted = 0
 
-    def depth(self, keys: Sequence[PrefixKey]) -> int:
-        """Return how many leading blocks are held."""
+    def depth(self, keys: Sequence[PrefixKey], guess: int = 0) -> int:
+        """Return how many leading blocks are held; `guess` is looked at first, and may be wrong."""
         get, bit = self._entries.get, self.bit
         low, high = 0, len(keys)
+        if guess:
+            entry = get(keys[guess - 1])
+            if entry is not None and entry.held & bit:
+                low = guess
+        if low < high:
+            entry = get(keys[low])
+            if entry is None or not entry.held & bit:
+                return low
+            low += 1
         while low < high:
             middle = (low + high) >> 1
             entry = get(keys[middle])
@@ -86,13 +95,12 @@ class Holdings:
         """Return how many of the `depth` leading blocks, all held, are warm."""
         entries, bit = self._entries, self.bit
         low, high = 0, depth
-        middle = depth - 1  # mostly all are
         while low < high:
+            middle = (low + high) >> 1
             if entries[keys[middle]].warm & bit:
                 low = middle + 1
             else:
                 high = middle
-            middle = (low + high) >> 1
         return low
 
     def oldest(self) -> float | None:
@@ -112,38 +120,40 @@ class Holdings:
         """
         entries, keys, ends, bit = self._entries, prompt.keys, prompt.ends, self.bit
         parent: PrefixKey | None = None
-        before: Entry | None = None
-        start = tokens = 0
+        start = tokens = size = 0
         if depth:
             parent, start = keys[depth - 1], ends[depth - 1]
             before = entries[parent]
             tokens = before.tokens >> 2
             if before.inner & bit:
                 self.branches[parent] = self.branches.get(parent, 1) + 1
-        known, size = start, 0
-        for at in range(depth, len(keys)):
-            if before is not None:
-                before.inner |= bit
-            key, end = keys[at], ends[at]
-            entry = entries.get(key)
-            if entry is None:
-                units = (end - start + SIZE_UNIT_BYTES - 1) // SIZE_UNIT_BYTES
-                guess = tokens + int((end - known) * tokens_per_byte)
-                entries[key] = entry = Entry(bit, warm, 0, parent, units, guess << 2)
-            else:
-                entry.held |= bit
-                entry.warm |= warm
-                tokens, known = entry.tokens >> 2, end
+            before.inner |= bit
+        at, last = depth, len(keys) - 1
+        while at <= last and (entry := entries.get(keys[at])) is not None:  # others hold it
+            entry.held |= bit
+            entry.warm |= warm
+            if at < last:
+                entry.inner |= bit
+            parent, start, tokens = keys[at], ends[at], entry.tokens >> 2
             size += entry.size
-            before, parent, start = entry, key, end
+            at += 1
+        known = start
+        while at <= last:  # nobody holds it, nor what follows
+            key, end = keys[at], ends[at]
+            units = (end - start + SIZE_UNIT_BYTES - 1) // SIZE_UNIT_BYTES
+            guess = tokens + int((end - known) * tokens_per_byte)
+            entries[key] = Entry(bit, warm, bit if at < last else 0, parent, units, guess << 2)
+            parent, start = key, end
+            size += units
+            at += 1
         self.size += size
         self.num_entries += len(keys) - depth
 
     def warm(self, keys: Sequence[PrefixKey], depth: int) -> None:
         """Mark the `depth` leading blocks, all held, as answered for; `touch` has to follow."""
-        bit = self.bit
+        entries, bit = self._entries, self.bit
         for key in reversed(keys[:depth]):
-            entry = self._entries[key]
+            entry = entries[key]
             if entry.warm & bit:
                 # What ended here goes on: the new end stands for it.
                 self.ends.pop(key, None)

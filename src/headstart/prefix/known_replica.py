@@ -57,8 +57,8 @@ class KnownReplica:
         self.mode = self.trust.mode
         self.block_size = calibration.block_size
         self.reuses_output = calibration.reuses_output
-        self.tokens_per_byte = calibration.scale.tokens_per_byte
-        capacity_bytes = calibration.capacity_tokens / self.tokens_per_byte
+        self.tokens_per_byte = tokens_per_byte = calibration.scale.tokens_per_byte
+        capacity_bytes = calibration.capacity_tokens / tokens_per_byte
         self.held.capacity = int(capacity_bytes) // SIZE_UNIT_BYTES
 
 

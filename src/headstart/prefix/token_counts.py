@@ -99,7 +99,7 @@ def settle(
         return input_tokens - min(entry.tokens >> 2, input_tokens)
     if quality < MEASURED or not tail_bytes:
         entry.tokens = known
-    if quality == GUESSED:
+    if quality == GUESSED and len(keys) > 1:
         _scale(entries, prompt, input_tokens - tail)
     return tail
 
@@ -107,17 +107,22 @@ def settle(
 def _scale(entries: Mapping[PrefixKey, Entry], prompt: PromptKeys, tokens: int) -> None:
     """Spread `tokens` over the guessed blocks before the last one."""
     keys, ends = prompt.keys, prompt.ends
-    last = len(keys) - 1
-    first, base, start = last, 0, 0
-    while first > 0:
-        entry = entries[keys[first - 1]]
-        if entry.tokens & 3 != GUESSED and entry.tokens >> 2 <= tokens:
-            base, start = entry.tokens >> 2, ends[first - 1]
+    at = len(keys) - 2
+    base = start = 0
+    guessed = []  # from the last one backwards
+    while at >= 0:
+        entry = entries[keys[at]]
+        known = entry.tokens
+        if known & 3 != GUESSED and known >> 2 <= tokens:
+            base, start = known >> 2, ends[at]
             break
-        first -= 1
-    share = (tokens - base) / (ends[last] - start)
-    for at in range(first, last):
-        entries[keys[at]].tokens = (base + int((ends[at] - start) * share)) << 2 | SCALED
+        guessed.append(entry)
+        at -= 1
+    if guessed:
+        share = (tokens - base) / (ends[-1] - start)
+        for entry in reversed(guessed):
+            at += 1
+            entry.tokens = (base + int((ends[at] - start) * share)) << 2 | SCALED
 
 
 def measure(entry: Entry, cached_tokens: int, block_size: int) -> None:

@@ -78,7 +78,8 @@ class Trust:
         self._proof_needed = config.proof_answers
         self._precise_off: deque[bool] = deque(maxlen=config.window)
         self._num_off_in_a_row = 0
-        self._approximate: deque[tuple[int, int, int]] = deque(maxlen=config.window)
+        self._approximate: deque[tuple[int, int, int]] = deque()
+        self._approximate_sums = (0, 0, 0)
         self._is_hopeless = False
         self._since_s = now
         self._num_changes = 0
@@ -188,8 +189,7 @@ class Trust:
                 self._watch(is_off=is_off)
         if approximate_tokens is not None:
             error = abs(approximate_tokens - cached_tokens)
-            self._approximate.append((error, cached_tokens, input_tokens))
-            self._judge_approximate()
+            self._judge_approximate(error, cached_tokens, input_tokens)
         return self._change(now)
 
     def statistics(self) -> TrustStatistics:
@@ -209,6 +209,9 @@ class Trust:
         """Assert that the mode follows from the evidence."""
         assert (self._mode, self._reason) == self._judge()
         assert (self._mode is TrustMode.PRECISE) == (self._reason is TrustReason.PROVED)
+        assert len(self._approximate) <= self._config.window
+        for at, total in enumerate(self._approximate_sums):
+            assert total == sum(answer[at] for answer in self._approximate)
         assert 0 <= self._proof < self._proof_needed
         assert self._config.proof_answers <= self._proof_needed <= self._config.max_proof_answers
         assert self._owed_since_s is not None or not self._is_silent
@@ -251,14 +254,22 @@ class Trust:
             and sum(answers) > config.max_off_ratio * len(answers)
         )
 
-    def _judge_approximate(self) -> None:
-        answers = self._approximate
-        if len(answers) < self._config.min_answers:
-            return
-        error = sum(answer[0] for answer in answers)
-        error_of_none = sum(answer[1] for answer in answers)
-        slack = self._config.hopeless_slack_ratio * sum(answer[2] for answer in answers)
-        self._is_hopeless = error > error_of_none + slack
+    def _judge_approximate(self, error: int, error_of_none: int, input_tokens: int) -> None:
+        answers, config = self._approximate, self._config
+        errors, errors_of_none, all_tokens = self._approximate_sums
+        if len(answers) == config.window:
+            oldest = answers.popleft()
+            errors -= oldest[0]
+            errors_of_none -= oldest[1]
+            all_tokens -= oldest[2]
+        answers.append((error, error_of_none, input_tokens))
+        errors += error
+        errors_of_none += error_of_none
+        all_tokens += input_tokens
+        self._approximate_sums = (errors, errors_of_none, all_tokens)
+        if len(answers) >= config.min_answers:
+            slack = config.hopeless_slack_ratio * all_tokens
+            self._is_hopeless = errors > errors_of_none + slack
 
     def _judge(self) -> tuple[TrustMode, TrustReason]:
         reason = self._precise_reason()

@@ -237,8 +237,8 @@ class PrefixView:
             if input_tokens:
                 count(self._index, replica, prompt, input_tokens, output_tokens)
             replica.held.make_room()
-        replica.held.clock += max((input_tokens or 0) - (cached_tokens or 0), 0)
-        replica.held.clock += output_tokens or 0
+        computed = (input_tokens or 0) - (cached_tokens or 0)
+        replica.held.clock += (computed if computed > 0 else 0) + (output_tokens or 0)
         if not standing.is_remote:
             replica.calibration.compare(matched_tokens, cached_tokens)
         if standing.token_prompt is not None:

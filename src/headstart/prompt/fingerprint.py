@@ -31,7 +31,7 @@ DEFAULT_BLOCK_BYTES: Final = 1024
 MIN_BLOCK_BYTES: Final = 128
 
 
-class PromptKeys(msgspec.Struct, frozen=True):
+class PromptKeys(msgspec.Struct, frozen=True, gc=False):
     """The keys of one prompt.
 
     Attributes:
@@ -87,9 +87,17 @@ def prompt_keys(
     open_block = b""
     end = 0
     for part in parts:
-        view = memoryview(part)
-        size = len(view)
-        start = 0
+        size = len(part)
+        if size < block_bytes and not open_block:
+            end += size
+            if size >= least:
+                key = digest(key + digest(part))
+                add_key(key)
+                add_end(end)
+            else:
+                open_block = bytes(part)
+            continue
+        view, start = memoryview(part), 0
         if open_block:
             start = min(block_bytes - len(open_block), size)
             open_block += view[:start]
@@ -100,16 +108,16 @@ def prompt_keys(
             add_key(key)
             add_end(end + start)
             open_block = b""
-        while size - start >= block_bytes:
-            key = digest(key + digest(view[start : start + block_bytes]))
-            start += block_bytes
+        stop = size - (size - start) % block_bytes
+        for at in range(start, stop, block_bytes):
+            key = digest(key + digest(view[at : at + block_bytes]))
             add_key(key)
-            add_end(end + start)
+        ends += range(end + start + block_bytes, end + stop + 1, block_bytes)
         end += size
-        if size - start >= least:
-            key = digest(key + digest(view[start:] if start else view))
+        if size - stop >= least:
+            key = digest(key + digest(view[stop:]))
             add_key(key)
             add_end(end)
-        elif start < size:
-            open_block = bytes(view[start:])
+        elif stop < size:
+            open_block = bytes(view[stop:])
     return PromptKeys(cast("list[PrefixKey]", keys), ends, end)

@@ -22,7 +22,7 @@ ASSIGNED_S: Final = 120.0
 """Time constant with which assigned tokens are forgotten: Preble balances over minutes."""
 
 
-class Work(msgspec.Struct, frozen=True):
+class Work(msgspec.Struct, frozen=True, gc=False):
     """What one request asks of a replica.
 
     Attributes:
@@ -114,6 +114,7 @@ class ReplicaLoad:
 
     def __init__(self, rates: Rates = PRIOR) -> None:
         self.rates = rates
+        self.base_s = rates.base_s
         # Of our own requests; the public counts are these and the remote ones together.
         self._pending: dict[object, Work] = {}  # in the order of sending
         self._num_streamed = 0
@@ -137,15 +138,17 @@ class ReplicaLoad:
             work: what it asks.
             now: monotonic seconds.
         """
-        self._pass_time(now)
+        pending, uncached = self._pending, work.uncached_tokens
+        if self._num_streamed < len(pending):
+            self._pass_time(now)
         if not self.num_pending:
             self.progress_at = now
-        self._pending[key] = work
+        pending[key] = work
         self._num_streamed += work.is_stream
-        self._tokens += work.uncached_tokens
+        self._tokens += uncached
         self._attention += work.attention
-        self._active_tokens += work.uncached_tokens
-        self.assigned_tokens += work.uncached_tokens
+        self._active_tokens += uncached
+        self.assigned_tokens += uncached
         self.assigned_input_tokens += work.input_tokens
         self._refresh()
 
@@ -202,6 +205,7 @@ class ReplicaLoad:
         """Note how quick it is."""
         if rates is not self.rates:
             self.rates = rates
+            self.base_s = rates.base_s
             self._refresh()
 
     def set_capacity(self, capacity_tokens: int | None) -> None:
@@ -268,20 +272,25 @@ class ReplicaLoad:
     def _refresh(self) -> None:
         remote, rates = self._remote, self.rates
         num_pending, num_decoding = len(self._pending), self._num_decoding
-        self.num_pending = num_pending + remote.num_pending
-        self.num_decoding = num_decoding + remote.in_flight - remote.num_pending
-        self.in_flight = num_pending + num_decoding + remote.in_flight
-        self.pending_tokens = self._tokens + remote.pending_tokens
-        self.active_tokens = self._active_tokens + remote.active_tokens
-        self.slowdown = slowdown = 1.0 + self.num_decoding * rates.interference
-        self.base_s = rates.base_s
+        pending_tokens, active_tokens = self._tokens, self._active_tokens
+        if remote is not _NOTHING:
+            num_pending += remote.num_pending
+            num_decoding += remote.in_flight - remote.num_pending
+            pending_tokens += remote.pending_tokens
+            active_tokens += remote.active_tokens
+        self.num_pending = num_pending
+        self.num_decoding = num_decoding
+        self.in_flight = num_pending + num_decoding
+        self.pending_tokens = pending_tokens
+        self.active_tokens = active_tokens
+        self.slowdown = slowdown = 1.0 + num_decoding * rates.interference
         self.linear_s = linear_s = rates.linear_s * slowdown
         self.attention_s = attention_s = rates.attention_s * slowdown
-        backlog_s = self.pending_tokens * linear_s + self._attention * attention_s
+        backlog_s = pending_tokens * linear_s + self._attention * attention_s
         self.backlog_s = backlog_s
         self.credit_s = backlog_s if not self._num_streamed else self._credit()
         capacity = self._capacity_tokens
-        self.kv_share = self.active_tokens / capacity if capacity else 0.0
+        self.kv_share = active_tokens / capacity if capacity else 0.0
 
     def _credit(self) -> float:
         seconds = 0.0

@@ -17,7 +17,7 @@ from headstart.prompt.token_keys import TokenPrompt
 from headstart.routing.replica import Replica
 
 
-class RoutingRequest(msgspec.Struct):
+class RoutingRequest(msgspec.Struct, gc=False):
     """What routing may know of a request.
 
     The last three are filled in by the router, `matched_tokens` and `modes` only for policies that

