@@ -22,6 +22,13 @@ def vllm_home() -> Path:
 
 
 @pytest.fixture(scope="session")
+def long_run() -> None:
+    """Skip what starts engines of its own and takes many minutes, unless it is asked for."""
+    if not os.environ.get("HEADSTART_TEST_VLLM_LONG"):
+        pytest.skip("HEADSTART_TEST_VLLM_LONG is not set; these tests start engines of their own")
+
+
+@pytest.fixture(scope="session")
 def replicas(vllm_home, tmp_path_factory):
     """Two engines; they outlive the tests that do not harm them.
 

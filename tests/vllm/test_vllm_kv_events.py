@@ -21,7 +21,7 @@ from headstart.prompt.fingerprint import NO_KEYS
 from headstart.prompt.token_keys import TokenPrompt, block_keys, block_root
 from severed_link import SeveredLink
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("long_run")]
 
 NUM_BLOCKS = 140
 """Three prompts of 1,500 tokens fill them."""
@@ -31,7 +31,7 @@ NOTICED_S = 2.0
 
 
 @pytest.fixture(scope="module")
-def engine(vllm_home, tmp_path_factory):
+def engine(long_run, vllm_home, tmp_path_factory):
     """One engine with a small cache, whose events are published."""
     ports = free_port(), free_port()
     events = {

@@ -19,6 +19,8 @@ from headstart.engines.tokenizers.config import TokenizerConfig
 from headstart.engines.tokenizers.load import load_tokenizer
 from headstart.engines.tokenizers.probes import probes
 
+pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("long_run")]
+
 STRINGS = """
 {{- bos_token }}{{ eos_token }}{{ pad_token }}{{ unk_token }}|{{ messages | tojson }}
 {%- if tools is defined %}|{{ tools | tojson }}{% endif %}
@@ -63,7 +65,7 @@ CASES = [
 
 
 @pytest.fixture(scope="module", params=[STRINGS, PARTS], ids=["strings", "parts"])
-def renderer(request, vllm_home, tmp_path_factory):
+def renderer(request, long_run, vllm_home, tmp_path_factory):
     """vLLM's server without an engine, and the template that it has."""
     folder = tmp_path_factory.mktemp("renderer")
     template = folder / "template.jinja"

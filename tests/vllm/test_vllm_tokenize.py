@@ -15,6 +15,8 @@ from headstart.engines.tokenizers.config import TokenizerConfig
 from headstart.engines.tokenizers.load import load_tokenizer
 from headstart.engines.tokenizers.probes import probes
 
+pytestmark = pytest.mark.timeout(600)
+
 USER = {"role": "user", "content": "What is  it?\n"}
 CONTINUED = [USER, {"role": "assistant", "content": "It is "}]
 TOOL = {"type": "function", "function": {"strict": True, "name": "f", "x": [1.0, 2], "a": "é"}}

@@ -266,7 +266,8 @@ async def test_without_a_replay_endpoint_the_live_stream_is_read(
 async def test_a_long_replay_lets_others_have_the_loop(engine, sink, start_feed, publishers):
     """With no time for a slice, every batch is followed by a turn of the loop."""
     publisher = publishers()
-    for number in range(2000):
+    # Fewer than a publisher's socket holds: what a slow reader lets it drop is asked for again.
+    for number in range(800):
         publisher.publish([store(number)])
     engine.sources = publisher.sources
     most, turns = 0, 0
@@ -281,7 +282,7 @@ async def test_a_long_replay_lets_others_have_the_loop(engine, sink, start_feed,
 
     counting = asyncio.create_task(count())
     start_feed(engine.replica(), slice_s=0.0)
-    await eventually(lambda: sink.num_batches == 2000)
+    await eventually(lambda: sink.num_batches >= 800)
     counting.cancel()
     assert most <= 2
 
