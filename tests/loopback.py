@@ -64,6 +64,8 @@ class Wire:
         self.num_requests = 0
 
     async def send(self, data: bytes) -> None:
+        if self.writer.transport.is_closing():  # what uvloop would raise is no ConnectionError
+            raise ConnectionResetError("the connection is closed")
         self.writer.write(data)
         await self.writer.drain()
 

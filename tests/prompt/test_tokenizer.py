@@ -51,9 +51,12 @@ def test_text_survives_encoding_and_decoding(tiny, text):
     assert tiny.decode(tiny.encode_plain(text)) == text
 
 
-@given(text=ANY_TEXT)
+@given(text=ANY_TEXT.filter(lambda text: "▁" not in text))
 def test_text_survives_sentencepiece(sentencepiece, text):
-    """Byte fallback loses nothing either; the space put in front is taken away again."""
+    """Byte fallback loses nothing either; the space put in front is taken away again.
+
+    U+2581 alone comes back as a space, which it stands for in SentencePiece.
+    """
     assert sentencepiece.decode(sentencepiece.encode(text)) == text
 
 

@@ -133,6 +133,8 @@ def test_a_late_subscriber_closes_its_gap_by_replay(make_publisher, open_socket)
     publisher = make_publisher()
     for number in range(5):
         publisher.publish([stored(number)])
+    # Whoever has had a replay knows that what was published before has been sent.
+    assert len(ask_replay(open_socket, publisher, 0)) == 5
     subscriber = subscribe(open_socket, publisher)
     _, seq, _ = first_message(subscriber, publisher, AllBlocksCleared())
     first_live = decode_sequence(seq)

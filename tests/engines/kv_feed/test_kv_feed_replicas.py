@@ -54,7 +54,7 @@ async def test_a_replica_that_came_back_is_asked_anew(engine, sink, start_feed):
     feed = start_feed(engine.replica())
     await eventually(lambda: 0 in sink.capacities)
     engine.metrics = engine.metrics.replace(b'num_gpu_blocks="20"', b'num_gpu_blocks="30"')
-    feed.came_back(3)
+    feed.came_back(0)
     await eventually(lambda: sink.capacities[0][-1] == (30 * BLOCK_SIZE, BLOCK_SIZE))
 
 
