@@ -93,7 +93,8 @@ def measured(policies: Sequence[str], chosen: Sequence[Workload]) -> Results:
         for name in policies:
             for workload in chosen:
                 # A gateway of its own for each: what it learned of one must not serve the next.
-                with gateway(Path(folder), name, ports) as port:
+                urls = [f"http://127.0.0.1:{each}" for each in ports]
+                with serving(Path(folder), name, urls, "mock") as port:
                     for engine in ports:
                         ask(engine, "/reset", b"")
                     times = asyncio.run(drive(port, workload))
@@ -121,13 +122,13 @@ def engines(folder: Path) -> Iterator[list[int]]:
 
 
 @contextlib.contextmanager
-def gateway(folder: Path, policy: str, ports: Sequence[int]) -> Iterator[int]:
+def serving(folder: Path, policy: str, urls: Sequence[str], model: str) -> Iterator[int]:
+    """Serve engines at `urls` by one policy; what is kept is below `folder`. Yields the port."""
     home = Path(tempfile.mkdtemp(dir=folder))
     port, admin = free_ports(2)
-    urls = [f"http://127.0.0.1:{each}" for each in ports]
     command = [sys.executable, "-m", "headstart", "serve", "--host", "127.0.0.1"]
     command += ["--port", str(port), "--admin", f"127.0.0.1:{admin}", "--policy", policy]
-    command += ["--model", "mock", "--data-dir", str(home), "--request-log", "off"]
+    command += ["--model", model, "--data-dir", str(home), "--request-log", "off"]
     for url in urls:
         command += ["--engine", url]
     with (home / "out.log").open("wb") as log:

@@ -207,8 +207,10 @@ def main() -> int:
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--rate", type=float, help="requests per second, instead of 70 %%")
     options.add_argument("--json", type=Path, help="file for the report")
-    options.add_argument("--keep", type=Path, help="folder for records and logs, kept")
+    options.add_argument("--keep", type=Path, help="new folder for records and logs, kept")
     args = options.parse_args()
+    if args.keep and args.keep.exists():
+        options.error(f"{args.keep} is there already, and its records would count: name a new one")
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # for the processes started here too
     with tempfile.TemporaryDirectory() as temporary:

@@ -35,8 +35,8 @@ class RecordingView:
         self.heard.append(("match", tuple(slots)))
         return [self.held[slot] for slot in slots]
 
-    def mode(self, slot: int) -> TrustMode:
-        return TrustMode.APPROXIMATE
+    def modes(self, slots: Sequence[int]) -> list[TrustMode]:
+        return [TrustMode.APPROXIMATE] * len(slots)
 
     def dispatched(
         self, slot: int, prompt: PromptKeys, tokens: TokenPrompt | None, now: float

@@ -198,4 +198,5 @@ def test_evictions_are_priced_by_what_will_be_missed():
     assert full.evict_s > 0.9 * full.rates.linear_s
     assert full.kv_share == 0.0
     dispatch = router.send(request(now=1e5), replicas)
+    dispatch.replica.load.settle()
     assert dispatch.replica.load.kv_share == pytest.approx(1024 / 1_000_000)

@@ -37,11 +37,19 @@ class GatewayProcess:
 
     @classmethod
     @asynccontextmanager
-    async def serving(cls, engines: list[str], folder: Path, *flags: str, **settings: object):
+    async def serving(
+        cls,
+        engines: list[str],
+        folder: Path,
+        *flags: str,
+        num_configured: int = 0,
+        **settings: object,
+    ):
         """Start it, wait until all engines are available, and end it on leaving.
 
         Args:
             engines: their URLs.
+            num_configured: engines that a configuration file names besides.
             folder: for its records.
             flags: of the command line.
             settings: keys of the configuration, with `_` for `.`.
@@ -65,7 +73,7 @@ class GatewayProcess:
                 admin = re.search(r"metrics\s+(http://[^/\s]+)", said)[1]
                 running = cls(process, url, admin, folder)
                 drain = asyncio.create_task(_keep(process.stderr, folder / "gateway.log"))
-                await running.until_available(len(engines))
+                await running.until_available(len(engines) + num_configured)
             yield running
         finally:
             if process.returncode is None:

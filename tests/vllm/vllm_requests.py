@@ -38,12 +38,14 @@ class Answer:
         replica: which one it says that it comes from.
         body: all of it.
         first_s: from sending to the first content of a stream.
+        request_id: the gateway's.
     """
 
     status: int
     replica: str | None
     body: bytes = b""
     first_s: float | None = None
+    request_id: str | None = None
     data: list[bytes] = field(default_factory=list)
 
     def json(self) -> dict:
@@ -91,6 +93,7 @@ async def read(
 ) -> Answer:
     """Read an answer to its end; call `on_first` at the first content of a stream."""
     answer = Answer(response.status, response.headers.get("x-headstart-replica"))
+    answer.request_id = response.headers.get("x-headstart-request-id")
     if not response.content_type.startswith("text/event-stream"):
         answer.body = await response.read()
         return answer

@@ -39,6 +39,9 @@ from headstart.types import PrefixKey
 _FEW: Final = 4
 """Of so many bits each is looked for by itself."""
 
+_SHORT: Final = 6
+"""A prompt of so many blocks is looked up block by block, which is quicker than bisection."""
+
 
 class ApproximateStatistics(msgspec.Struct, frozen=True):
     """Sizes of the index, of one replica's part or of all.
@@ -76,7 +79,7 @@ class ApproximateIndex:
         self._last_positions: dict[int, int] = {}
         self._last_mask = 0
         self._last_keys: Sequence[PrefixKey] = ()
-        self._last_depths: Sequence[int] = ()
+        self._last_depths: Sequence[int] = (0,)
 
     @property
     def num_promises(self) -> int:
@@ -125,41 +128,35 @@ class ApproximateIndex:
 
         Cost: about a microsecond for each different depth.
         """
-        depths = [0] * len(slots)
         if not keys:
-            return depths
+            return [0] * len(slots)
         if now >= self._next_deadline:
             self.expire(now)
         if slots != self._last_slots:
             self._remember(slots)
-        get, everybody = self.entries.get, self._last_mask
-        entry = get(keys[0])
-        level = 0 if entry is None else entry.held & everybody
-        low = 0
-        probes = [(len(keys), 0)]  # after `low`, furthest first: positions, and who holds them
-        while level:
-            # `level` are those that hold keys[low]; find the first key that they do not all hold.
-            high, held = probes[-1]
-            while high - low > 1:
-                middle = (low + high) >> 1
-                entry = get(keys[middle])
-                held = 0 if entry is None else entry.held & level
-                if held == level:
-                    low = middle
-                else:
-                    high = middle
-                    probes.append((middle, held))
-            low, held = probes.pop()
-            rest = held & level
-            if level == everybody and not rest:
-                depths = [low] * len(slots)
-                break
-            self._set_depth(depths, level ^ rest, low)
-            level = rest
-            while level and probes[-1][1] & level == level:
-                low = probes.pop()[0]
+        depths = self._step(keys) if len(keys) <= _SHORT else self._bisect(keys)
         self._last_keys, self._last_depths = keys, depths[:]
         return depths
+
+    def known_depth(self, keys: Sequence[PrefixKey]) -> int:
+        """Return how many leading blocks of `keys` somebody holds.
+
+        Of keys that were just looked up it is told without looking, as far as those hold them that
+        were asked for.
+        """
+        entries = self.entries
+        if keys is self._last_keys:
+            deepest = max(self._last_depths)
+            if not deepest or keys[deepest - 1] in entries:
+                return deepest
+        low, high = 0, len(keys)
+        while low < high:
+            middle = (low + high) >> 1
+            if keys[middle] in entries:
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
     def promise(
         self, slot: int, prompt: PromptKeys, now: float, tokens_per_byte: float
@@ -193,6 +190,7 @@ class ApproximateIndex:
             self._note_use(held.ttl_s, now)
         if warm_depth < num_keys:
             self._remember_promise(slot, last, now)
+        self._last_keys = ()
         return standing
 
     def confirm(self, slot: int, prompt: PromptKeys, now: float, tokens_per_byte: float) -> None:
@@ -291,6 +289,54 @@ class ApproximateIndex:
             standing.end_touched = end.touched
             if not entry.inner & held.bit:  # else what followed is known, and it was not ours
                 standing.extra_tokens = end.extra_tokens
+
+    def _step(self, keys: Sequence[PrefixKey]) -> list[int]:
+        """Look each key up until nobody holds one."""
+        get, level, depth = self.entries.get, self._last_mask, 0
+        depths = [0] * len(self._last_slots)
+        for key in keys:
+            entry = get(key)
+            held = 0 if entry is None else entry.held & level
+            if held != level:
+                if depth:
+                    self._set_depth(depths, level ^ held, depth)
+                level = held
+                if not level:
+                    return depths
+            depth += 1
+        self._set_depth(depths, level, depth)
+        return depths
+
+    def _bisect(self, keys: Sequence[PrefixKey]) -> list[int]:
+        """Find where each bit is lost by halving."""
+        get, everybody = self.entries.get, self._last_mask
+        depths = [0] * len(self._last_slots)
+        entry = get(keys[0])
+        level = 0 if entry is None else entry.held & everybody
+        low = 0
+        probes = [(len(keys), 0)]  # after `low`, furthest first: positions, and who holds them
+        while level:
+            # `level` are those that hold keys[low]; find the first key that they do not all hold.
+            high, held = probes[-1]
+            while high - low > 1:
+                middle = (low + high) >> 1
+                entry = get(keys[middle])
+                held = 0 if entry is None else entry.held & level
+                if held == level:
+                    low = middle
+                else:
+                    high = middle
+                    probes.append((middle, held))
+            low, held = probes.pop()
+            rest = held & level
+            if level == everybody and not rest:
+                depths = [low] * len(depths)
+                break
+            self._set_depth(depths, level ^ rest, low)
+            level = rest
+            while level and probes[-1][1] & level == level:
+                low = probes.pop()[0]
+        return depths
 
     def _remember(self, slots: Sequence[int]) -> None:
         # Requests mostly come with the same candidates.

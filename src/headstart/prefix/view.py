@@ -132,6 +132,12 @@ class PrefixView:
         """Return what a replica's predictions rest on."""
         return self._replicas[slot].mode
 
+    def modes(self, slots: Sequence[int]) -> Sequence[TrustMode]:
+        """Return what predictions rest on, for each of `slots`."""
+        if self._has_other_modes:
+            return [self._replicas[slot].mode for slot in slots]
+        return (TrustMode.APPROXIMATE,) * len(slots)
+
     def match(
         self, prompt: PromptKeys, tokens: TokenPrompt | None, slots: Sequence[int], now: float
     ) -> list[int]:
@@ -236,7 +242,8 @@ class PrefixView:
             self._index.confirm(slot, prompt, now, replica.tokens_per_byte)
             if input_tokens:
                 count(self._index, replica, prompt, input_tokens, output_tokens)
-            replica.held.make_room()
+            if replica.held.size > replica.held.capacity:
+                replica.held.make_room()
         computed = (input_tokens or 0) - (cached_tokens or 0)
         replica.held.clock += (computed if computed > 0 else 0) + (output_tokens or 0)
         if not standing.is_remote:
@@ -267,19 +274,13 @@ class PrefixView:
             prompt: keys of its bytes.
             slot: whose tokens per byte hold for what nobody has counted.
         """
-        entries, keys = self._index.entries, prompt.keys
-        low, high = 0, len(keys)
-        while low < high:
-            middle = (low + high) >> 1
-            if keys[middle] in entries:
-                low = middle + 1
-            else:
-                high = middle
+        depth = self._index.known_depth(prompt.keys)
         tokens_per_byte = self._replicas[slot].tokens_per_byte
-        if not low:
+        if not depth:
             return int(prompt.num_bytes * tokens_per_byte)
-        rest_bytes = prompt.num_bytes - prompt.ends[low - 1]
-        return (entries[keys[low - 1]].tokens >> 2) + int(rest_bytes * tokens_per_byte)
+        known = self._index.entries[prompt.keys[depth - 1]].tokens >> 2
+        rest_bytes = prompt.num_bytes - prompt.ends[depth - 1]
+        return known + int(rest_bytes * tokens_per_byte)
 
     def pressure(self, slot: int, now: float) -> tuple[int, float | None]:
         """Return the capacity believed in, in tokens, and the idle time of what would go next.

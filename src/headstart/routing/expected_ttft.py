@@ -135,6 +135,8 @@ class ExpectedTtft:
         in_flight, assigned = 0, 0.0
         for replica in candidates:
             load = replica.load
+            if load.is_stale:
+                load.settle()
             in_flight += load.in_flight
             assigned += load.assigned_input_tokens
         config, full_s, num = self._config, self._full_s, len(candidates)

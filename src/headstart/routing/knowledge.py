@@ -25,8 +25,8 @@ class PrefixKnowledge(Protocol):
         """Return how many of the prompt's tokens each replica holds."""
         ...
 
-    def mode(self, slot: int) -> TrustMode:
-        """Return how far what is known of it is to be believed."""
+    def modes(self, slots: Sequence[int]) -> Sequence[TrustMode]:
+        """Return how far what is known of each is to be believed."""
         ...
 
     def dispatched(

@@ -65,6 +65,9 @@ _NOTHING: Final = RemoteLoad()
 class ReplicaLoad:
     """Load of one replica; changed by the router and by gossip, read by policies.
 
+    Counts are always right. What is worked out of them changes far more often than it is read, so
+    whoever reads it calls `settle` first.
+
     Attributes:
         in_flight: requests, those from other gateways included; likewise the next four.
         num_pending: requests without a first token.
@@ -73,26 +76,25 @@ class ReplicaLoad:
         active_tokens: KV that requests have added to what is pinned.
         assigned_tokens: uncached tokens sent to it from here, the last `ASSIGNED_S` or so.
         assigned_input_tokens: all prompt tokens, likewise.
-        backlog_s: time that prefilling what is pending takes, from `progress_at` on.
-        credit_s: how much of it can have passed unseen.
         progress_at: when the engine began on the first pending one.
-        slowdown: factor by which what decodes slows prefilling down, >= 1.
-        kv_share: of its KV, `active_tokens`; 0 where its capacity is not known.
         evict_s: harm of each token that has to be evicted for a new one, in seconds.
         rates: how quick it is.
-        base_s, linear_s, attention_s: of `rates`, the latter two slowed down.
+        base_s: of `rates`.
+        is_stale: the following are not worked out yet.
+        backlog_s: time that prefilling what is pending takes, from `progress_at` on.
+        credit_s: how much of it can have passed unseen.
+        slowdown: factor by which what decodes slows prefilling down, >= 1.
+        kv_share: of its KV, `active_tokens`; 0 where its capacity is not known.
+        linear_s, attention_s: of `rates`, slowed down.
     """
 
     __slots__ = (
-        "_active_tokens",
         "_attention",
         "_capacity_tokens",
-        "_num_decoding",
         "_num_streamed",
         "_pending",
         "_remote",
         "_remotes",
-        "_tokens",
         "active_tokens",
         "assigned_input_tokens",
         "assigned_tokens",
@@ -102,6 +104,7 @@ class ReplicaLoad:
         "credit_s",
         "evict_s",
         "in_flight",
+        "is_stale",
         "kv_share",
         "linear_s",
         "num_decoding",
@@ -115,18 +118,17 @@ class ReplicaLoad:
     def __init__(self, rates: Rates = PRIOR) -> None:
         self.rates = rates
         self.base_s = rates.base_s
-        # Of our own requests; the public counts are these and the remote ones together.
-        self._pending: dict[object, Work] = {}  # in the order of sending
-        self._num_streamed = 0
-        self._num_decoding = 0
-        self._tokens = self._active_tokens = 0
+        self._pending: dict[object, Work] = {}  # our own, in the order of sending
+        self._num_streamed = 0  # of them
         self._attention = 0.0
         self._remotes: dict[str, RemoteLoad] = {}
-        self._remote = _NOTHING
+        self._remote = _NOTHING  # their sum, which is part of the counts
         self._capacity_tokens = 0
+        self.in_flight = self.num_pending = self.num_decoding = 0
+        self.pending_tokens = self.active_tokens = 0
         self.assigned_tokens = self.assigned_input_tokens = 0.0
         self.progress_at = self.evict_s = 0.0
-        self._refresh()
+        self.settle()
 
     # Requests of our own.
 
@@ -139,18 +141,22 @@ class ReplicaLoad:
             now: monotonic seconds.
         """
         pending, uncached = self._pending, work.uncached_tokens
+        was_idle = not self.num_pending  # what time has passed over ended earlier, if anything
         if self._num_streamed < len(pending):
             self._pass_time(now)
-        if not self.num_pending:
+        if was_idle:
             self.progress_at = now
         pending[key] = work
-        self._num_streamed += work.is_stream
-        self._tokens += uncached
+        if work.is_stream:
+            self._num_streamed += 1
+        self.in_flight += 1
+        self.num_pending += 1
+        self.pending_tokens += uncached
+        self.active_tokens += uncached
         self._attention += work.attention
-        self._active_tokens += uncached
         self.assigned_tokens += uncached
         self.assigned_input_tokens += work.input_tokens
-        self._refresh()
+        self.is_stale = True
 
     def first_token(self, key: object, now: float) -> None:
         """Hear that a request was prefilled, and with it those before it that show nothing.
@@ -167,15 +173,15 @@ class ReplicaLoad:
                 if not pending[earlier].is_stream:
                     self._prefilled(earlier, now)
         self._prefilled(key, now)
-        self._refresh()
 
     def end(self, key: object, work: Work, now: float) -> None:
         """Count a request out; `key` and `work` as given to `begin`."""
         if key in self._pending:
             self._prefilled(key, now)
-        self._num_decoding -= 1
-        self._active_tokens -= work.uncached_tokens
-        self._refresh()
+        self.num_decoding -= 1
+        self.in_flight -= 1
+        self.active_tokens -= work.uncached_tokens
+        self.is_stale = True
 
     def take_back(self, work: Work) -> None:
         """Hear that a request's prompt was not computed: nothing was assigned after all."""
@@ -184,13 +190,16 @@ class ReplicaLoad:
 
     def wait_s(self, now: float) -> float:
         """Return how long a request that is sent now waits for the others' prefill."""
+        if self.is_stale:
+            self.settle()
         return self.backlog_s - min(max(now - self.progress_at, 0.0), self.credit_s)
 
     def ahead(self, now: float) -> tuple[float, float]:
         """Return the tokens, and tokens times context, that are yet to be prefilled."""
+        wait_s = self.wait_s(now)
         if self.backlog_s <= 0.0:
             return 0.0, 0.0
-        left = self.wait_s(now) / self.backlog_s
+        left = wait_s / self.backlog_s
         return left * self.pending_tokens, left * self._attention
 
     def fade(self, seconds: float) -> None:
@@ -199,6 +208,19 @@ class ReplicaLoad:
         self.assigned_tokens *= factor
         self.assigned_input_tokens *= factor
 
+    def settle(self) -> None:
+        """Work out what follows from the counts."""
+        self.is_stale = False
+        rates = self.rates
+        self.slowdown = slowdown = 1.0 + self.num_decoding * rates.interference
+        self.linear_s = linear_s = rates.linear_s * slowdown
+        self.attention_s = attention_s = rates.attention_s * slowdown
+        backlog_s = self.pending_tokens * linear_s + self._attention * attention_s
+        self.backlog_s = backlog_s
+        self.credit_s = backlog_s if not self._num_streamed else self._credit()
+        capacity = self._capacity_tokens
+        self.kv_share = self.active_tokens / capacity if capacity else 0.0
+
     # What is told.
 
     def set_rates(self, rates: Rates) -> None:
@@ -206,43 +228,52 @@ class ReplicaLoad:
         if rates is not self.rates:
             self.rates = rates
             self.base_s = rates.base_s
-            self._refresh()
+            self.is_stale = True
 
     def set_capacity(self, capacity_tokens: int | None) -> None:
         """Note how many tokens its KV holds; None if that is not known."""
         self._capacity_tokens = capacity_tokens or 0
-        self._refresh()
+        self.is_stale = True
 
     def own(self) -> RemoteLoad:
         """Return what other gateways are told."""
+        remote = self._remote
         return RemoteLoad(
-            len(self._pending) + self._num_decoding,
-            len(self._pending),
-            self._tokens,
-            self._active_tokens,
+            self.in_flight - remote.in_flight,
+            self.num_pending - remote.num_pending,
+            self.pending_tokens - remote.pending_tokens,
+            self.active_tokens - remote.active_tokens,
         )
 
     def set_remote(self, source: str, load: RemoteLoad, now: float) -> None:
         """Take over what others sent, as `source` knows it, which also knows when to forget it."""
         if not self.num_pending:
             self.progress_at = now
+        own = self.own()
         self._remotes[source] = load
         loads = self._remotes.values()
-        self._remote = RemoteLoad(
+        self._remote = remote = RemoteLoad(
             sum(each.in_flight for each in loads),
             sum(each.num_pending for each in loads),
             sum(each.pending_tokens for each in loads),
             sum(each.active_tokens for each in loads),
         )
-        self._refresh()
+        self.in_flight = own.in_flight + remote.in_flight
+        self.num_pending = own.num_pending + remote.num_pending
+        self.num_decoding = self.in_flight - self.num_pending
+        self.pending_tokens = own.pending_tokens + remote.pending_tokens
+        self.active_tokens = own.active_tokens + remote.active_tokens
+        self.is_stale = True
 
     def check_integrity(self) -> None:
         """Assert that the sums are those of the requests."""
-        works = self._pending.values()
-        assert self._tokens == sum(work.uncached_tokens for work in works)
+        self.settle()
+        works, own = self._pending.values(), self.own()
+        assert own.num_pending == len(works)
+        assert own.pending_tokens == sum(work.uncached_tokens for work in works)
         assert self._num_streamed == sum(work.is_stream for work in works)
-        assert self._num_decoding >= 0
-        assert self.active_tokens >= 0
+        assert own.in_flight >= own.num_pending
+        assert own.active_tokens >= own.pending_tokens
         assert 0.0 <= self.credit_s <= self.backlog_s * (1 + 1e-9) + 1e-9
         assert self.in_flight == self.num_pending + self.num_decoding
         assert self.assigned_tokens >= 0.0
@@ -250,6 +281,8 @@ class ReplicaLoad:
     def _pass_time(self, now: float) -> None:
         """Take those at the head as prefilled that show nothing and have had the time."""
         pending = self._pending
+        if self.is_stale:
+            self.settle()
         while self._num_streamed < len(pending):
             first, work = next(iter(pending.items()))
             seconds = work.uncached_tokens * self.linear_s + work.attention * self.attention_s
@@ -259,38 +292,18 @@ class ReplicaLoad:
             self._prefilled(first, done_at)
 
     def _prefilled(self, key: object, at: float) -> None:
-        is_first = next(iter(self._pending)) is key
-        work = self._pending.pop(key)
-        self._num_streamed -= work.is_stream
-        self._tokens -= work.uncached_tokens
-        # Sums of floats drift; that of none is zero.
-        self._attention = self._attention - work.attention if self._pending else 0.0
-        self._num_decoding += 1
-        if is_first:
+        pending = self._pending
+        if next(iter(pending)) is key:
             self.progress_at = at
-
-    def _refresh(self) -> None:
-        remote, rates = self._remote, self.rates
-        num_pending, num_decoding = len(self._pending), self._num_decoding
-        pending_tokens, active_tokens = self._tokens, self._active_tokens
-        if remote is not _NOTHING:
-            num_pending += remote.num_pending
-            num_decoding += remote.in_flight - remote.num_pending
-            pending_tokens += remote.pending_tokens
-            active_tokens += remote.active_tokens
-        self.num_pending = num_pending
-        self.num_decoding = num_decoding
-        self.in_flight = num_pending + num_decoding
-        self.pending_tokens = pending_tokens
-        self.active_tokens = active_tokens
-        self.slowdown = slowdown = 1.0 + num_decoding * rates.interference
-        self.linear_s = linear_s = rates.linear_s * slowdown
-        self.attention_s = attention_s = rates.attention_s * slowdown
-        backlog_s = pending_tokens * linear_s + self._attention * attention_s
-        self.backlog_s = backlog_s
-        self.credit_s = backlog_s if not self._num_streamed else self._credit()
-        capacity = self._capacity_tokens
-        self.kv_share = active_tokens / capacity if capacity else 0.0
+        work = pending.pop(key)
+        if work.is_stream:
+            self._num_streamed -= 1
+        self.num_pending -= 1
+        self.num_decoding += 1
+        self.pending_tokens -= work.uncached_tokens
+        # Sums of floats drift; that of none is zero.
+        self._attention = self._attention - work.attention if pending else 0.0
+        self.is_stale = True
 
     def _credit(self) -> float:
         seconds = 0.0

@@ -1,12 +1,12 @@
 """The receipt of a decision: who could have taken the request, at what price, and what came of it.
 
-Nothing here runs unless someone asks; the router only keeps the dispatch. The compact form is what
-records and the response header hold, and the full form is made of it, so that a receipt outlives
-the gateway that wrote it.
+The router only keeps the dispatch, and whoever writes it down makes a receipt of it. The compact
+form is what records and the response header hold, and the full form is made of it, so that a
+receipt outlives the gateway that wrote it.
 """
 
 import json
-from math import isfinite
+from math import inf
 from typing import Final
 
 import msgspec
@@ -84,30 +84,34 @@ def make_receipt(dispatch: Dispatch, max_candidates: int = MAX_CANDIDATES) -> Re
     Args:
         dispatch: made by the router.
         max_candidates: listed, >= 1.
+    """
+    return _DECODER.decode(compact_receipt(dispatch, max_candidates))
 
-    Cost: about 1 us for each candidate and 3 us.
+
+def compact_receipt(dispatch: Dispatch, max_candidates: int = MAX_CANDIDATES) -> bytes:
+    """Return the receipt as one line of JSON, an array without names: what a record keeps.
+
+    Cost: about 0.5 us for each candidate and 2 us.
     """
     decision, request = dispatch.decision, dispatch.request
     sent_at, first_at, ended_at = request.now, dispatch.first_at, dispatch.ended_at
-    return Receipt(
-        decision.policy,
-        decision.reason,
-        request.input_tokens,
-        len(dispatch.candidates),
-        _candidates(dispatch, max_candidates),
-        _regret_price(dispatch),
-        _regret_tokens(dispatch),
-        None if first_at is None else round(first_at - sent_at, 6),
-        None if ended_at is None else round(ended_at - sent_at, 6),
-        dispatch.input_tokens,
-        dispatch.cached_tokens,
-        dispatch.output_tokens,
+    # In the order of the fields of `Receipt`; making one and encoding it takes twice as long.
+    return _ENCODER.encode(
+        (
+            decision.policy,
+            decision.reason,
+            request.input_tokens,
+            len(dispatch.candidates),
+            _candidates(dispatch, max_candidates),
+            _regret_price(dispatch),
+            _regret_tokens(dispatch),
+            None if first_at is None else round(first_at - sent_at, 6),
+            None if ended_at is None else round(ended_at - sent_at, 6),
+            dispatch.input_tokens,
+            dispatch.cached_tokens,
+            dispatch.output_tokens,
+        )
     )
-
-
-def compact_receipt(dispatch: Dispatch) -> bytes:
-    """Return the receipt as one line of JSON, an array without names: what a record keeps."""
-    return _ENCODER.encode(make_receipt(dispatch))
 
 
 def receipt_header(dispatch: Dispatch) -> str:
@@ -149,42 +153,36 @@ def _named(struct: msgspec.Struct) -> JsonObject:
 
 def _order(dispatch: Dispatch) -> list[int]:
     prices, matched = dispatch.decision.prices, dispatch.request.matched_tokens
-    order = list(range(len(dispatch.candidates)))
-    order.remove(dispatch.index)
-    if len(order) > 1:
-        order.sort(
+    others = [index for index in range(len(dispatch.candidates)) if index != dispatch.index]
+    if len(others) > 1:
+        others.sort(
             key=lambda index: (prices[index] if prices else 0.0, -matched[index] if matched else 0)
         )
-    order.insert(0, dispatch.index)
-    return order
+    return [dispatch.index, *others]
 
 
-def _candidates(dispatch: Dispatch, max_candidates: int) -> tuple[CandidateReceipt, ...]:
+def _candidates(dispatch: Dispatch, max_candidates: int) -> list[tuple[object, ...]]:
+    """Return candidates in the order of the fields of `CandidateReceipt`."""
     request, prices = dispatch.request, dispatch.decision.prices
     matched_tokens, modes = request.matched_tokens, request.modes
     candidates, in_flight = dispatch.candidates, dispatch.in_flight
     pending_tokens = dispatch.pending_tokens
-    return tuple(
-        [
-            CandidateReceipt(
-                candidates[index].name,
-                matched_tokens[index] if matched_tokens else None,
-                modes[index].value if modes else None,
-                in_flight[index],
-                pending_tokens[index],
-                _rounded(prices[index]) if prices else None,
-            )
-            for index in _order(dispatch)[:max_candidates]
-        ]
-    )
+    return [
+        (
+            candidates[index].name,
+            matched_tokens[index] if matched_tokens else None,
+            modes[index] if modes else None,
+            in_flight[index],
+            pending_tokens[index],
+            _rounded(prices[index]) if prices else None,
+        )
+        for index in _order(dispatch)[:max_candidates]
+    ]
 
 
 def _regret_price(dispatch: Dispatch) -> float | None:
     prices = dispatch.decision.prices
-    if not prices:
-        return None
-    regret = prices[dispatch.index] - min(prices)
-    return _rounded(regret) if regret else 0.0
+    return _rounded(prices[dispatch.index] - min(prices)) if prices else None
 
 
 def _regret_tokens(dispatch: Dispatch) -> int | None:
@@ -196,4 +194,4 @@ def _regret_tokens(dispatch: Dispatch) -> int | None:
 
 
 def _rounded(price: float) -> float | None:
-    return float(f"{price:.4g}") if isfinite(price) else None
+    return round(price, 6) if price < inf else None

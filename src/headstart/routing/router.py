@@ -122,13 +122,13 @@ class Router:
         self._describe(request, candidates, view)
         decision = self.policy.choose(request, candidates)
         replica = decision.replica
-        in_flight, pending_tokens = [], []
-        for other in candidates:
-            load = other.load
-            in_flight.append(load.in_flight)
-            pending_tokens.append(load.pending_tokens)
         dispatch = Dispatch(
-            request, candidates, decision, candidates.index(replica), in_flight, pending_tokens
+            request,
+            candidates,
+            decision,
+            candidates.index(replica),
+            [other.load.in_flight for other in candidates],
+            [other.load.pending_tokens for other in candidates],
         )
         for shadow in self._shadows:
             shadow.observe(request, candidates, dispatch.index)
@@ -179,10 +179,10 @@ class Router:
         dispatch.output_tokens = output_tokens
         dispatch.is_answered = True
         num_bytes = dispatch.request.prompt.num_bytes
-        if num_bytes:
+        if num_bytes and (not self._learns or self._rates.is_curious(dispatch.replica.slot)):
             if input_tokens:
                 self._learn_ratio(input_tokens / num_bytes)
-            if self._learns and self._rates.is_curious(dispatch.replica.slot):
+            if self._learns:
                 self._learn_rates(dispatch, now)
         if self.observer is not None:
             self.observer.answered(dispatch)
@@ -264,7 +264,7 @@ class Router:
                 self._slots = [replica.slot for replica in candidates]
             slots = self._slots
             request.matched_tokens = view.match(prompt, tokens, slots, request.now)
-            request.modes = list(map(view.mode, slots))
+            request.modes = view.modes(slots)
             if tokens is None and TrustMode.PRECISE in request.modes:
                 request.modes = [_without_tokens(mode) for mode in request.modes]
         if tokens is not None:
@@ -294,7 +294,7 @@ class Router:
         uncached = num_tokens - matched
         if uncached < 1:
             uncached = 1 if num_tokens else 0
-        if load.backlog_s > 0.0:
+        if load.num_pending:
             dispatch.ahead_tokens, dispatch.ahead_attention = load.ahead(request.now)
         dispatch.num_decoding = load.num_decoding
         dispatch.work = work = Work(
