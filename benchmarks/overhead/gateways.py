@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 KEY_VARIABLE = "OVERHEAD_KEY"
@@ -45,7 +46,7 @@ class Setting:
 Command = list[object]
 
 
-def headstart(setting: Setting) -> Command:
+def headstart(setting: Setting, policy: str = "expected_ttft") -> Command:
     """Return the command of headstart with everything on."""
     home = setting.home
     engines = "".join(
@@ -56,7 +57,7 @@ def headstart(setting: Setting) -> Command:
         f"listen: 127.0.0.1:{setting.port}\ndata_dir: {home}\ntemplates: {_TEMPLATES}\n"
         f"request_log: {home / 'requests.jsonl'}\nengines:\n{engines}"
         f"tenants:\n  - {{name: acme, key_env: {KEY_VARIABLE}, business_line: support}}\n"
-        "routing: {policy: prefix_hash}\n"
+        f"routing: {{policy: {policy}}}\n"
     )
     return [sys.executable, "-m", "headstart", "serve", "--config", home / "headstart.yaml"]
 
@@ -105,5 +106,6 @@ GATEWAYS: dict[str, Callable[[Setting], Command | None]] = {
         "sglang-router", "cache_aware", "launch", "--log-level", "warn"
     ),
     "headstart": headstart,
+    "headstart-hash": partial(headstart, policy="prefix_hash"),
 }
 """Commands by the name that `run.py --gateways` takes; None means that it is not installed."""

@@ -1,11 +1,13 @@
 """What a request costs in headstart, against no gateway at all and against its peers.
 
     python benchmarks/overhead/run.py [--reps 3] [--seconds 3] [--peers FOLDER] [--json]
-        [--gateways nginx,vllm-router,vllm-router-prefix,headstart]
+        [--gateways nginx,vllm-router,vllm-router-prefix,headstart,headstart-hash]
 
 Core 0 runs two mock engines and the load generator, core 1 the gateway. headstart runs with
-everything on: tenants with keys, a template folder, prefix hashing and routing, timings, usage,
-metrics, records and the request log. Figures are the best of the repetitions of one run:
+everything on: tenants with keys, a template folder, the default policy with its index and receipts,
+timings, usage, metrics, records and the request log; `headstart-hash` routes by `prefix_hash` and
+has no index. The engines report what they had cached. Figures are the best of the repetitions of
+one run:
 
     cpu     CPU milliseconds of the gateway per request, 16 connections (streams: 64)
     added   latency added at one connection, p50 and p99, milliseconds
@@ -38,6 +40,10 @@ from gateways import GATEWAYS, KEY_VARIABLE, Setting
 HERE = Path(__file__).parent
 KEY = "sk-overhead-benchmark"
 NUM_CHUNKS, GAP_MS = 20, 2
+NUM_BLOCKS = 20_000
+"""Of 16 tokens in each engine's cache: all shared prompts fit."""
+
+DEFAULT = ("nginx", "vllm-router", "vllm-router-prefix", "headstart", "headstart-hash")
 
 # name: (bodies, connections of the CPU figure)
 LOADS = {
@@ -65,7 +71,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--reps", type=int, default=3)
     options.add_argument("--seconds", type=float, default=3.0)
-    options.add_argument("--gateways", default="nginx,vllm-router,vllm-router-prefix,headstart")
+    options.add_argument("--gateways", default=",".join(DEFAULT))
     options.add_argument("--peers", type=Path, help="folder of the peers' virtual environments")
     options.add_argument("--json", action="store_true")
     options.add_argument("--build", type=Path, help="folder for binaries and bodies, kept")
@@ -104,6 +110,8 @@ def engines(place: Place) -> Iterator[None]:
                 NUM_CHUNKS,
                 "-g",
                 GAP_MS,
+                "-k",
+                NUM_BLOCKS,
             )
         )
         for index, port in enumerate(place.engines)

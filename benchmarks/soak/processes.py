@@ -170,7 +170,13 @@ class GatewayProcess:
                 "templates": str(ROOT / "examples" / "templates"),
                 "request_log": str(self.folder / "requests.jsonl"),
                 "engines": [
-                    {"name": f"r{index}", "url": f"http://{HOST}:{port}", "models": [MODEL]}
+                    {
+                        "name": f"r{index}",
+                        "url": f"http://{HOST}:{port}",
+                        "models": [MODEL],
+                        # Small, so that the index is full within a minute and evicts from then on.
+                        "kv_capacity_tokens": 40_000,
+                    }
                     for index, port in enumerate(engines)
                 ],
                 "tenants": [
