@@ -26,7 +26,9 @@ NUM_REQUESTS = 300
 NUM_BLOCKS = 140
 """Of each cache; the requests' prefixes together are several times as large as both."""
 
-NUM_CLIENTS = 3
+NUM_CLIENTS = 2
+"""With more, requests wait in a replica, and what others evict meanwhile nobody can foresee."""
+
 NUM_LEARNING = 200
 """Requests after which the approximate index has to be calibrated."""
 
@@ -120,7 +122,7 @@ def mixed(seed, count):
         yield CHAT, body
 
 
-async def send_all(session, url, requests):
+async def send_all(session, url, requests, num_clients=NUM_CLIENTS):
     """Send them from several clients at once; return each one's id and what it was."""
     waiting = iter(requests)
     sent = {}
@@ -132,7 +134,7 @@ async def send_all(session, url, requests):
             sent[answer.request_id] = path, body
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(NUM_CLIENTS):
+        for _ in range(num_clients):
             group.create_task(client())
     return sent
 
@@ -185,7 +187,7 @@ def predicted_precisely(gateway, records):
 async def test_precise_predictions_are_within_a_block_while_both_evict(
     cold, vllm_home, session, tmp_path
 ):
-    """At least 99 % of 300 mixed requests, three at a time."""
+    """At least 99 % of 300 mixed requests, two at a time."""
     async with serving(cold, tmp_path, vllm_home) as gateway:
         for engine in cold:
             await reaches(gateway, session, engine.name, "precise")
@@ -229,12 +231,12 @@ async def test_a_cut_stream_degrades_in_two_seconds_and_recovers(
             mended_at = time.monotonic()
             await reaches(gateway, session, first.name, "precise")
             print(f"noticed in {noticed_s:.2f} s, back in {time.monotonic() - mended_at:.2f} s")
-            await send_all(session, gateway.url, mixed(3, 20))
+            await send_all(session, gateway.url, mixed(3, 20), num_clients=1)
             records = await gateway.records()
     after = sorted(records, key=lambda record: record.time_s)[-20:]
     precise = predicted_precisely(gateway, after)
     assert len(precise) > 15
-    assert sum(abs(error) > BLOCK_SIZE for error in errors_of(precise)) <= 1
+    assert sum(abs(error) > BLOCK_SIZE for error in errors_of(precise)) == 0
 
 
 class Uncalibrated:

@@ -1,5 +1,6 @@
 """What the approximate index is made of."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -77,6 +78,7 @@ class Standing(msgspec.Struct, gc=False):
         token_prompt: the prompt as tokens, if the precise index was told of it.
         precise_tokens: what that said; None if it was not asked.
         is_remote: another gateway sent it.
+        displaced: blocks that it takes the room of.
     """
 
     prompt: PromptKeys
@@ -92,3 +94,4 @@ class Standing(msgspec.Struct, gc=False):
     token_prompt: TokenPrompt | None = None
     precise_tokens: int | None = None
     is_remote: bool = False
+    displaced: Sequence[PrefixKey] = ()

@@ -34,6 +34,7 @@ class Holdings:
     """
 
     __slots__ = (
+        "_dropped",
         "_entries",
         "bit",
         "branches",
@@ -68,6 +69,7 @@ class Holdings:
         self.ttl_s = ttl_s
         self.clock = 0
         self.num_evicted = 0
+        self._dropped: list[PrefixKey] | None = None  # written down, where it is
 
     def depth(self, keys: Sequence[PrefixKey], guess: int = 0) -> int:
         """Return how many leading blocks are held; `guess` is looked at first, and may be wrong."""
@@ -172,10 +174,14 @@ class Holdings:
         if self.num_entries > self.max_entries:
             self._drop_until(inf)
 
-    def make_room(self) -> None:
-        """Drop what there is no room for. Cost: O(what is dropped)."""
+    def make_room(self) -> list[PrefixKey]:
+        """Drop what there is no room for, and return it. Cost: O(what is dropped)."""
+        dropped: list[PrefixKey] = []
+        self._dropped = dropped
         if self.size > self.capacity:
             self._drop_until(self.capacity)
+        self._dropped = None
+        return dropped
 
     def resize(self, entry: Entry, size: int) -> None:
         """Take over that a block which is held has another size than it says."""
@@ -262,6 +268,8 @@ class Holdings:
     def _remove(self, key: PrefixKey, entry: Entry) -> None:
         """Drop a block without successors; whether its parent is an end now is the caller's."""
         self._unmark(key, entry)
+        if self._dropped is not None:
+            self._dropped.append(key)
         self.size -= entry.size
         self.num_entries -= 1
         if entry.parent is None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from headstart.prefix.calibration import Calibration
-from headstart.prefix.entries import SIZE_UNIT_BYTES, Entry
+from headstart.prefix.entries import SIZE_UNIT_BYTES, Entry, Standing
 from headstart.prefix.holdings import Holdings
 from headstart.prefix.trust import Trust
 from headstart.prompt.fingerprint import PromptKeys
@@ -20,6 +20,7 @@ class KnownReplica:
         streams: ranks whose events are followed.
         capacity_tokens: as told; None if not.
         num_answers: with figures to judge by.
+        doomed: blocks whose room is promised to what was sent and is not computed yet.
         mode, block_size, reuses_output, tokens_per_byte: see `Trust` and `Calibration`.
     """
 
@@ -27,6 +28,7 @@ class KnownReplica:
         "block_size",
         "calibration",
         "capacity_tokens",
+        "doomed",
         "held",
         "mode",
         "name",
@@ -49,7 +51,26 @@ class KnownReplica:
         self.streams: set[int] = set()
         self.capacity_tokens: int | None = None
         self.num_answers = 0
+        self.doomed: dict[PrefixKey, int] = {}
         self.refresh()
+
+    def make_room(self, standing: Standing) -> None:
+        """Drop what has to go for a prompt that was sent, as its engine will before it begins."""
+        standing.displaced = displaced = self.held.make_room()
+        doomed = self.doomed
+        for key in displaced:
+            doomed[key] = doomed.get(key, 0) + 1
+
+    def has_begun(self, standing: Standing) -> None:
+        """Hear that a prompt was computed, or will not be: what it displaced is gone, or not."""
+        doomed = self.doomed
+        for key in standing.displaced:
+            left = doomed[key] - 1
+            if left:
+                doomed[key] = left
+            else:
+                del doomed[key]
+        standing.displaced = ()
 
     def refresh(self) -> None:
         """Take over what calibration and trust have learned."""

@@ -11,7 +11,7 @@ Who asks and tells is the router (`match`, then `dispatched`, then `first_token`
 The approximate index learns in every mode, so that falling back to it costs nothing.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Final
 
@@ -153,9 +153,12 @@ class PrefixView:
         """
         self._now = now
         matched = self._index.match(prompt.keys, slots, now)
-        to_tokens(matched, self._index.entries, prompt, slots, self._replicas)
         if self._has_other_modes:
-            self._apply_modes(tokens, slots, matched)
+            depths = matched[:]
+            to_tokens(matched, self._index.entries, prompt, slots, self._replicas)
+            self._apply_modes(prompt, tokens, slots, depths, matched)
+        else:
+            to_tokens(matched, self._index.entries, prompt, slots, self._replicas)
         return matched
 
     def dispatched(
@@ -168,6 +171,8 @@ class PrefixView:
         replica = self._replicas[slot]
         if prompt.keys:
             standing = self._index.promise(slot, prompt, now, replica.tokens_per_byte)
+            if replica.held.size > replica.held.capacity:
+                replica.make_room(standing)
         elif tokens is not None:
             standing = Standing(prompt, now, replica.held.clock, 0, 0)
         else:
@@ -176,9 +181,7 @@ class PrefixView:
             standing.token_prompt = tokens
             standing.precise_tokens = self._precise_tokens(slot, tokens)
             self._precise.promise(slot, tokens, standing.precise_tokens, now)
-        self._open[slot, id(prompt)] = standing
-        if len(self._open) > self._config.max_open:
-            del self._open[next(iter(self._open))]
+        self._keep_open(slot, standing)
 
     def dispatched_elsewhere(
         self, slot: int, prompt: PromptKeys, tokens: TokenPrompt | None, now: float
@@ -197,20 +200,22 @@ class PrefixView:
         replica = self._replicas[slot]
         if prompt.keys:
             standing = self._index.promise(slot, prompt, now, replica.tokens_per_byte)
+            if replica.held.size > replica.held.capacity:
+                replica.make_room(standing)
         else:
             standing = Standing(prompt, now, replica.held.clock, 0, 0)
         standing.is_remote = True
         if tokens is not None and replica.streams:
             standing.token_prompt = tokens
             self._precise.promise(slot, tokens, 0, now)
-        self._open[slot, id(prompt)] = standing
-        if len(self._open) > self._config.max_open:
-            del self._open[next(iter(self._open))]
+        self._keep_open(slot, standing)
 
     def first_token(self, slot: int, prompt: PromptKeys, now: float) -> None:
         """Hear that the replica has computed the prompt, before it has answered in full."""
         standing = self._open.get((slot, id(prompt)))
         if standing is not None:
+            if standing.displaced:
+                self._replicas[slot].has_begun(standing)
             if prompt.keys:
                 self._index.confirm(slot, prompt, now, self._replicas[slot].tokens_per_byte)
             if standing.token_prompt is not None:
@@ -236,6 +241,8 @@ class PrefixView:
         if standing is None:
             return
         replica = self._replicas[slot]
+        if standing.displaced:
+            replica.has_begun(standing)
         if prompt.keys:
             if cached_tokens is not None:
                 correct(self._index, replica, standing, cached_tokens, input_tokens, now)
@@ -262,6 +269,8 @@ class PrefixView:
         standing = self._open.pop((slot, id(prompt)), None)
         if standing is None:
             return
+        if standing.displaced:
+            self._replicas[slot].has_begun(standing)
         if prompt.keys:
             self._index.withdraw(slot, prompt, now)
         if standing.token_prompt is not None:
@@ -370,18 +379,37 @@ class PrefixView:
             replica.calibration.check_integrity()
             replica.trust.check_integrity()
             assert replica.mode is replica.trust.mode
+            assert replica.doomed == Counter(
+                key
+                for (slot, _), standing in self._open.items()
+                if slot == replica.slot
+                for key in standing.displaced
+            )
         assert len(self._open) <= self._config.max_open
         assert all(slot in self._replicas for slot, _ in self._open)
         assert all(name[1] == id(standing.prompt) for name, standing in self._open.items())
 
     # Steps.
 
+    def _keep_open(self, slot: int, standing: Standing) -> None:
+        self._open[slot, id(standing.prompt)] = standing
+        if len(self._open) > self._config.max_open:
+            (oldest_slot, _), oldest = next(iter(self._open.items()))
+            self._replicas[oldest_slot].has_begun(oldest)
+            del self._open[oldest_slot, id(oldest.prompt)]
+
     def _apply_modes(
-        self, tokens: TokenPrompt | None, slots: Sequence[int], matched: list[int]
+        self,
+        prompt: PromptKeys,
+        tokens: TokenPrompt | None,
+        slots: Sequence[int],
+        depths: Sequence[int],
+        matched: list[int],
     ) -> None:
         modes = [self._replicas[slot].mode for slot in slots]
         if tokens is not None and TrustMode.PRECISE in modes:
             precise = self._precise.match(tokens, slots)
+            self._spare_doomed(prompt, slots, depths, matched, precise)
             self._last_precise = (tokens, slots, precise)
             for at, mode in enumerate(modes):
                 if mode is TrustMode.PRECISE:
@@ -389,6 +417,25 @@ class PrefixView:
         for at, mode in enumerate(modes):
             if mode is TrustMode.LOAD_ONLY:
                 matched[at] = 0
+
+    def _spare_doomed(
+        self,
+        prompt: PromptKeys,
+        slots: Sequence[int],
+        depths: Sequence[int],
+        matched: Sequence[int],
+        precise: list[int],
+    ) -> None:
+        """Leave out of `precise` what is there now and will have gone when the prompt is computed.
+
+        Engines keep nothing for a request that waits. Where blocks are evicted for those before
+        it, the approximate index has dropped them when those were sent.
+        """
+        keys = prompt.keys
+        for at, slot in enumerate(slots):
+            doomed = self._replicas[slot].doomed
+            if doomed and depths[at] < len(keys) and keys[depths[at]] in doomed:
+                precise[at] = min(precise[at], matched[at])
 
     def _precise_tokens(self, slot: int, tokens: TokenPrompt) -> int:
         last, slots, matched = self._last_precise
