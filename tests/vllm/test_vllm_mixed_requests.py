@@ -26,8 +26,8 @@ NUM_REQUESTS = 300
 NUM_BLOCKS = 140
 """Of each cache; the requests' prefixes together are several times as large as both."""
 
-NUM_CLIENTS = 2
-"""With more, requests wait in a replica, and what others evict meanwhile nobody can foresee."""
+NUM_CLIENTS = 3
+"""One more than there are engines, so that some requests wait while others evict."""
 
 NUM_LEARNING = 200
 """Requests after which the approximate index has to be calibrated."""
@@ -187,7 +187,7 @@ def predicted_precisely(gateway, records):
 async def test_precise_predictions_are_within_a_block_while_both_evict(
     cold, vllm_home, session, tmp_path
 ):
-    """At least 99 % of 300 mixed requests, two at a time."""
+    """At least 99 % of 300 mixed requests, three at a time."""
     async with serving(cold, tmp_path, vllm_home) as gateway:
         for engine in cold:
             await reaches(gateway, session, engine.name, "precise")
