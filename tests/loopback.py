@@ -64,8 +64,6 @@ class Wire:
         self.num_requests = 0
 
     async def send(self, data: bytes) -> None:
-        if self.writer.transport.is_closing():  # what uvloop would raise is no ConnectionError
-            raise ConnectionResetError("the connection is closed")
         self.writer.write(data)
         await self.writer.drain()
 
@@ -266,6 +264,8 @@ class RawClient:
         return cls(*await asyncio.open_connection(host, port, limit=1 << 26, ssl=tls))
 
     async def send(self, data: bytes) -> None:
+        if self.writer.transport.is_closing():  # what uvloop would raise is no ConnectionError
+            raise ConnectionResetError("the connection is closed")
         self.writer.write(data)
         await self.writer.drain()
 
