@@ -302,6 +302,42 @@ def test_with_events_predictions_are_right_while_a_small_cache_evicts(airline_se
     assert view.block_sizes() == {BLOCK_SIZE}
 
 
+def test_what_goes_for_those_that_wait_before_it_is_not_predicted():
+    """An engine keeps nothing for a request that waits; if they fail it is there after all."""
+    view, engine = precise_view(num_blocks=120)
+    for now, name in enumerate("abcd"):
+        (turn,) = conversation(name, 1)
+        ask(view, engine, turn, float(now), tokens=token_prompt(turn.token_ids))
+        feed(view, engine, now + 0.6)
+    (oldest,) = conversation("a", 1)
+    tokens = token_prompt(oldest.token_ids)
+    (before,) = view.match(oldest.prompt, tokens, (0,), 9.0)
+    assert before > 300
+    waiting = [conversation(name, 1)[0] for name in "ef"]
+    for turn in waiting:
+        view.dispatched(0, turn.prompt, token_prompt(turn.token_ids), 10.0)
+        view.check_integrity()
+    assert view.match(oldest.prompt, tokens, (0,), 10.0)[0] < before
+    for turn in waiting:
+        view.failed(0, turn.prompt, 11.0)
+        view.check_integrity()
+    assert view.match(oldest.prompt, tokens, (0,), 11.0) == [before]
+
+
+def test_a_huge_prompt_that_is_refused_costs_the_others_nothing():
+    """Room is made for it once it was computed, not before."""
+    view, engine = view_of(capacity=2000), CacheEngine(125)
+    (turn,) = conversation("a", 1)
+    ask(view, engine, turn, 0.0)
+    (before,) = view.match(turn.prompt, None, (0,), 1.0)
+    (huge,) = conversation("h", 1, num_words=5000)
+    view.dispatched(0, huge.prompt, None, 2.0)
+    view.failed(0, huge.prompt, 3.0)
+    view.check_integrity()
+    assert view.match(turn.prompt, None, (0,), 4.0) == [before]
+    assert before > 300
+
+
 def test_a_cut_stream_falls_back_to_what_was_learned_all_along():
     """The approximate index has seen every request; recovery is automatic."""
     view, engine = precise_view()

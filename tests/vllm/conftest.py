@@ -1,13 +1,12 @@
 """Two real vLLM replicas for the session, and a gateway process in front of them."""
 
-import asyncio
 import os
 from pathlib import Path
 
 import aiohttp
 import pytest
 from gateway_process import UNHURRIED, GatewayProcess
-from vllm_replica import VllmReplica
+from vllm_replica import VllmReplica, all_healthy, running
 
 DRAINS_S = 90
 
@@ -40,14 +39,8 @@ def replicas(vllm_home, tmp_path_factory):
         VllmReplica(vllm_home, folder, cores[0], "default"),
         VllmReplica(vllm_home, folder, cores[-1], "draining", "--shutdown-timeout", str(DRAINS_S)),
     ]
-    try:
-        for engine in engines:
-            engine.start()
-        asyncio.run(_all_healthy(engines))
+    with running(engines):
         yield engines
-    finally:
-        for engine in engines:
-            engine.stop()
 
 
 @pytest.fixture
@@ -77,7 +70,7 @@ async def mended(replicas):
         if not engine.is_whole():
             engine.stop()
             engine.start()
-    await _all_healthy(replicas)
+    await all_healthy(replicas)
 
 
 @pytest.fixture
@@ -87,7 +80,3 @@ async def session():
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(timeout=timeout, connector=connector) as client:
         yield client
-
-
-async def _all_healthy(engines):
-    await asyncio.gather(*(engine.wait_healthy() for engine in engines))

@@ -7,7 +7,7 @@ import random
 import time
 
 import pytest
-from vllm_replica import BLOCK_SIZE, MODEL_NAME, VllmReplica, free_port
+from vllm_replica import BLOCK_SIZE, MODEL_NAME, VllmReplica, free_port, running
 from vllm_requests import ask
 
 from headstart.engines.base import ReplicaConfig
@@ -47,12 +47,8 @@ def engine(long_run, vllm_home, tmp_path_factory):
     engine.events = KvEventsConfig(
         f"tcp://127.0.0.1:{ports[0]}", f"tcp://127.0.0.1:{ports[1]}", "kv@r0@smol"
     )
-    try:
-        engine.start()
-        asyncio.run(engine.wait_healthy())
+    with running([engine]):
         yield engine
-    finally:
-        engine.stop()
 
 
 class Fed:

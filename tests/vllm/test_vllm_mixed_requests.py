@@ -8,7 +8,7 @@ import time
 
 import pytest
 from gateway_process import UNHURRIED, GatewayProcess
-from vllm_replica import BLOCK_SIZE, CHAT_TEMPLATE, MODEL_NAME, VllmReplica, free_port
+from vllm_replica import BLOCK_SIZE, CHAT_TEMPLATE, MODEL_NAME, VllmReplica, free_port, running
 from vllm_requests import CHAT, ask
 
 from headstart.accounting.store import STORE_FILE, read_request
@@ -65,15 +65,8 @@ def engines(long_run, vllm_home, tmp_path_factory):
         PublishingReplica(vllm_home, folder, core, name)
         for core, name in ((cores[0], "a"), (cores[-1], "b"))
     ]
-    try:
-        for engine in pair:
-            engine.start()
-        for engine in pair:
-            asyncio.run(engine.wait_healthy())
+    with running(pair):
         yield pair
-    finally:
-        for engine in pair:
-            engine.stop()
 
 
 @pytest.fixture

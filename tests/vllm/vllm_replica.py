@@ -7,7 +7,9 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import aiohttp
 
@@ -25,6 +27,9 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+R = TypeVar("R", bound="VllmReplica")
 
 
 class VllmReplica:
@@ -154,3 +159,21 @@ class VllmReplica:
         async with aiohttp.ClientSession() as session, session.get(f"{self.url}/metrics") as page:
             lines = (await page.text()).splitlines()
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
+
+
+async def all_healthy(engines: Sequence[VllmReplica]) -> None:
+    """Return once all of them answer `/health`."""
+    await asyncio.gather(*(engine.wait_healthy() for engine in engines))
+
+
+@contextlib.contextmanager
+def running(engines: Sequence[R]) -> Iterator[Sequence[R]]:
+    """Start engines side by side; yields them once they serve, and stops them in the end."""
+    try:
+        for engine in engines:
+            engine.start()
+        asyncio.run(all_healthy(engines))
+        yield engines
+    finally:
+        for engine in engines:
+            engine.stop()

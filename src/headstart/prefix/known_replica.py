@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from headstart.prefix.calibration import Calibration
+from headstart.prefix.counts import add_each, take_each
 from headstart.prefix.entries import SIZE_UNIT_BYTES, Entry, Standing
 from headstart.prefix.holdings import Holdings
 from headstart.prefix.trust import Trust
@@ -55,21 +56,21 @@ class KnownReplica:
         self.refresh()
 
     def make_room(self, standing: Standing) -> None:
-        """Drop what has to go for a prompt that was sent, as its engine will before it begins."""
-        standing.displaced = displaced = self.held.make_room()
-        doomed = self.doomed
-        for key in displaced:
-            doomed[key] = doomed.get(key, 0) + 1
+        """Drop what has to go for a prompt that was sent, as its engine will before it begins.
+
+        One that takes more than half of the room, and may be refused, is waited for.
+        """
+        held = self.held
+        if (
+            held.size > held.capacity
+            and 2 * standing.prompt.num_bytes <= held.capacity * SIZE_UNIT_BYTES
+        ):
+            standing.displaced = held.make_room()
+            add_each(self.doomed, standing.displaced)
 
     def has_begun(self, standing: Standing) -> None:
         """Hear that a prompt was computed, or will not be: what it displaced is gone, or not."""
-        doomed = self.doomed
-        for key in standing.displaced:
-            left = doomed[key] - 1
-            if left:
-                doomed[key] = left
-            else:
-                del doomed[key]
+        take_each(self.doomed, standing.displaced)
         standing.displaced = ()
 
     def refresh(self) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from headstart.prefix.counts import add_each, take_each
 from headstart.prompt.token_keys import TokenPrompt
 from headstart.types import PrefixKey
 
@@ -50,9 +51,7 @@ class Promises:
         if not keys or name in self._open:
             return
         self._open[name] = _Promise(slot, tokens, keys, now + MAX_PROMISE_S)
-        counts = self._counts.setdefault(slot, {})
-        for key in keys:
-            counts[key] = counts.get(key, 0) + 1
+        add_each(self._counts.setdefault(slot, {}), keys)
 
     def withdraw(self, slot: int, tokens: TokenPrompt) -> None:
         """Take the promise for this prompt back: it was kept, or never will be."""
@@ -72,9 +71,7 @@ class Promises:
         for (slot, identity), promise in self._open.items():
             assert slot == promise.slot
             assert identity == id(promise.tokens)
-            counts = expected.setdefault(slot, {})
-            for key in promise.keys:
-                counts[key] = counts.get(key, 0) + 1
+            add_each(expected.setdefault(slot, {}), promise.keys)
         assert self._counts == expected
         assert len(self._open) <= MAX_PROMISES
 
@@ -87,11 +84,6 @@ class Promises:
 
     def _drop(self, promise: _Promise) -> None:
         counts = self._counts[promise.slot]
-        for key in promise.keys:
-            left = counts[key] - 1
-            if left:
-                counts[key] = left
-            else:
-                del counts[key]
+        take_each(counts, promise.keys)
         if not counts:
             del self._counts[promise.slot]

@@ -153,12 +153,10 @@ class PrefixView:
         """
         self._now = now
         matched = self._index.match(prompt.keys, slots, now)
+        depths = matched[:] if self._has_other_modes else ()
+        to_tokens(matched, self._index.entries, prompt, slots, self._replicas)
         if self._has_other_modes:
-            depths = matched[:]
-            to_tokens(matched, self._index.entries, prompt, slots, self._replicas)
             self._apply_modes(prompt, tokens, slots, depths, matched)
-        else:
-            to_tokens(matched, self._index.entries, prompt, slots, self._replicas)
         return matched
 
     def dispatched(
@@ -169,14 +167,9 @@ class PrefixView:
         Cost: O(1), and per block that is new to the replica.
         """
         replica = self._replicas[slot]
-        if prompt.keys:
-            standing = self._index.promise(slot, prompt, now, replica.tokens_per_byte)
-            if replica.held.size > replica.held.capacity:
-                replica.make_room(standing)
-        elif tokens is not None:
-            standing = Standing(prompt, now, replica.held.clock, 0, 0)
-        else:
+        if not prompt.keys and tokens is None:
             return
+        standing = self._promise(replica, prompt, now)
         if tokens is not None and replica.streams:
             standing.token_prompt = tokens
             standing.precise_tokens = self._precise_tokens(slot, tokens)
@@ -198,12 +191,7 @@ class PrefixView:
             now: monotonic seconds.
         """
         replica = self._replicas[slot]
-        if prompt.keys:
-            standing = self._index.promise(slot, prompt, now, replica.tokens_per_byte)
-            if replica.held.size > replica.held.capacity:
-                replica.make_room(standing)
-        else:
-            standing = Standing(prompt, now, replica.held.clock, 0, 0)
+        standing = self._promise(replica, prompt, now)
         standing.is_remote = True
         if tokens is not None and replica.streams:
             standing.token_prompt = tokens
@@ -390,6 +378,13 @@ class PrefixView:
         assert all(name[1] == id(standing.prompt) for name, standing in self._open.items())
 
     # Steps.
+
+    def _promise(self, replica: KnownReplica, prompt: PromptKeys, now: float) -> Standing:
+        if not prompt.keys:
+            return Standing(prompt, now, replica.held.clock, 0, 0)
+        standing = self._index.promise(replica.slot, prompt, now, replica.tokens_per_byte)
+        replica.make_room(standing)
+        return standing
 
     def _keep_open(self, slot: int, standing: Standing) -> None:
         self._open[slot, id(standing.prompt)] = standing
