@@ -133,7 +133,7 @@ def layer_faults(module: Module) -> Iterator[str]:
 
 def purity_faults(module: Module) -> Iterator[str]:
     for line, name in module.imports():
-        if name.split(".")[0] in WORLD:
+        if name.split(".")[0] in WORLD and name != "random.Random":
             yield f"{place(module, line)}: {module.room} is pure and imports {name}"
     for node in ast.walk(module.tree):
         if (
@@ -142,6 +142,13 @@ def purity_faults(module: Module) -> Iterator[str]:
             and node.func.id in CALLS_TO_THE_WORLD
         ):
             yield f"{place(module, node.lineno)}: {module.room} is pure and calls {node.func.id}()"
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "Random"
+            and not node.args
+        ):
+            yield f"{place(module, node.lineno)}: {module.room} is pure and draws without a seed"
 
 
 def test_every_room_has_a_layer():
@@ -157,7 +164,10 @@ def test_imports_point_down():
 
 
 def test_pure_rooms_touch_nothing():
-    """No sockets, files, environment, logging, clock or threads: `now` and `rng` are arguments."""
+    """No sockets, files, environment, logging, clock or threads: `now` and `rng` are arguments.
+
+    A generator of random numbers is pure once it has a seed.
+    """
     faults = [
         fault for module in MODULES if module.room in PURE_ROOMS for fault in purity_faults(module)
     ]

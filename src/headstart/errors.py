@@ -185,6 +185,12 @@ class QueueTimeout(Overloaded):
     code = "queue_timeout"
 
 
+class ObjectiveMissed(Overloaded):
+    """The first token cannot be expected within the objective."""
+
+    code = "ttft_objective"
+
+
 class UpstreamError(HeadstartError):
     """The engine failed before it gave an answer."""
 

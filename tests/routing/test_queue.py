@@ -12,6 +12,10 @@ LINES = [Line("x"), Line("y"), Line(""), Line("x", A), Line("x", B), Line("y", A
 CONFIG = QueueConfig(max_in_flight=1, max_waiting=6, max_waiting_bytes=100, max_wait_s=10)
 
 
+def no_match(place):
+    raise AssertionError("an order by arrival looks nothing up")
+
+
 class QueueMachine(RuleBasedStateMachine):
     """The twin is one list in the order of coming."""
 
@@ -43,7 +47,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(open_lines=st.sets(st.sampled_from(LINES)))
     def serve(self, open_lines):
         able = [place for place in self.places if place.line in open_lines]
-        place = self.queue.pop_next(open_lines.__contains__)
+        place = self.queue.pop_next(open_lines.__contains__, no_match, self.now)
         if not able:
             assert place is None
             return
@@ -90,7 +94,7 @@ def queue_of(*lines):
 
 def served(queue, can_go):
     order = []
-    while (place := queue.pop_next(can_go)) is not None:
+    while (place := queue.pop_next(can_go, no_match, 0.0)) is not None:
         order.append(place.who)
     return order
 
@@ -118,6 +122,6 @@ def test_only_the_first_of_a_line_is_asked_about():
     """A thousand who wait for one model cost no more than one."""
     queue = queue_of(*[Line("x")] * 1000, Line("y"))
     asked = []
-    place = queue.pop_next(lambda line: asked.append(line) or line == Line("y"))
+    place = queue.pop_next(lambda line: asked.append(line) or line == Line("y"), no_match, 0.0)
     assert place.who == 1000
     assert asked == [Line("x"), Line("y")]

@@ -11,11 +11,14 @@ class TenantLimits:
         concurrent: requests open at the same time, >= 1.
         requests_per_minute: requests begun in any 60 s, >= 1.
         input_tokens_per_minute: prompt tokens, cached ones included, in any 60 s, >= 1.
+        least_priority: in the queue, -100..100; the less, the earlier. Its requests can ask for
+            any that is not less.
     """
 
     concurrent: int | None = None
     requests_per_minute: int | None = None
     input_tokens_per_minute: int | None = None
+    least_priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)

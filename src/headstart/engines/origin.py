@@ -20,6 +20,7 @@ _REPLACED: Final = CONNECTION_FIELDS | {
     b"host",
     b"accept-encoding",
     b"expect",
+    b"x-headstart-priority",
     b"x-headstart-receipt",
 }
 _CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key", b"api-key"})

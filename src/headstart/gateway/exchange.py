@@ -19,7 +19,7 @@ from typing import Final
 from headstart.accounting.tenant import Tenant
 from headstart.errors import (
     HeadstartError,
-    QueueFull,
+    Overloaded,
     UpstreamError,
     UpstreamTimeout,
     UpstreamUnavailable,
@@ -35,10 +35,13 @@ from headstart.gateway.timeline import Timeline
 from headstart.gateway.token_worker import TokenTicket
 from headstart.gateway.waiting import Waiter, no_replica
 from headstart.prompt.token_keys import TokenPrompt
+from headstart.routing.policy import RoutingRequest
 from headstart.routing.queue import Line, Place
+from headstart.routing.queue_orders import Match
 from headstart.routing.receipt import receipt_header
 from headstart.routing.replica import Replica
 from headstart.wire.http1 import Request, ResponseHead
+from headstart.wire.priority import priority_of
 from headstart.wire.usage import UNKNOWN_USAGE, parse_usage
 
 _log = logging.getLogger(__name__)
@@ -76,6 +79,7 @@ class Exchange:
         "_path",
         "_place",
         "_prepared",
+        "_priority",
         "_relay",
         "_request",
         "_request_id",
@@ -106,6 +110,7 @@ class Exchange:
         self._admission: Admission | None = None
         self._ticket: TokenTicket | None = None
         self._place: Place[Waiter] | None = None
+        self._priority = 0
         self._attempt: Attempt | None = None
         self._relay: ResponseRelay | None = None
         self._retries = 0
@@ -122,6 +127,10 @@ class Exchange:
         try:
             self._tenant = path.authenticator.tenant_of(self._request.header.fields)
             path.preparer.prepare(self._request, self._prepared)
+            if path.waiting is not None:
+                self._priority = priority_of(
+                    self._request.header.fields, self._tenant.limits.least_priority
+                )
             candidates = path.fleet.candidates(self._prepared.model)
             if not candidates:
                 raise no_replica(self._prepared.model)
@@ -225,6 +234,14 @@ class Exchange:
 
     # From the waiting room.
 
+    def match_on(self, targets: Sequence[Replica]) -> tuple[Match, float]:
+        """Return what `targets` hold of the prompt, and in how many seconds it could begin."""
+        prepared, path = self._prepared, self._path
+        request = RoutingRequest(
+            prepared.model, prepared.prompt, prepared.tokens, now=path.clock.monotonic()
+        )
+        return path.router.best_match(request, targets)
+
     def turn_came(self, targets: Sequence[Replica]) -> None:
         """Go to one of `targets`, at least one of which has room."""
         self._end_wait()
@@ -261,9 +278,14 @@ class Exchange:
         if waiting is not None:
             try:
                 self._place = waiting.enter(
-                    self, Line(prepared.model, failed), targets, len(prepared.body)
+                    self,
+                    Line(prepared.model, failed, self._priority),
+                    targets,
+                    len(prepared.body),
+                    prepared.cache_salt,
+                    self._tenant.name,
                 )
-            except QueueFull as error:
+            except Overloaded as error:
                 self._answer(error)
                 return
             if self._place is not None:
@@ -414,6 +436,8 @@ class Exchange:
             if relay is not None and status < 300:
                 attempt.answered(self._prepared, usage, now)
             attempt.end(now)
+        if self._path.waiting is not None and usage.output_tokens:
+            self._path.waiting.charge(self._tenant.name, usage.output_tokens)
         if self._admission is not None:
             self._admission.end(usage.input_tokens, was_sent=attempt is not None)
         self._path.recorder.record(

@@ -8,19 +8,34 @@ replica was lost, somebody has waited for too long), is found by `sweep`, a few 
 
 from collections.abc import Sequence
 from math import ceil
-from typing import Protocol
+from typing import Final, Protocol
 
 from headstart.clock import Clock
 from headstart.engines.base import ReplicaConfig
 from headstart.engines.origin import Origin
-from headstart.errors import HeadstartError, NotFound, QueueFull, QueueTimeout, UpstreamUnavailable
+from headstart.errors import (
+    HeadstartError,
+    NotFound,
+    ObjectiveMissed,
+    QueueFull,
+    QueueTimeout,
+    UpstreamUnavailable,
+)
 from headstart.routing.fleet import Fleet
 from headstart.routing.queue import Line, Place, QueueConfig, WaitQueue
+from headstart.routing.queue_orders import Match
 from headstart.routing.replica import Replica
+
+_GAP_GAIN: Final = 0.1
+"""Of each further time between two who go, in their moving average."""
 
 
 class Waiter(Protocol):
     """A request that waits (`exchange.Exchange`)."""
+
+    def match_on(self, targets: Sequence[Replica]) -> tuple[Match, float]:
+        """Return what `targets` hold of its prompt, and in how many seconds it could begin."""
+        ...
 
     def turn_came(self, targets: Sequence[Replica]) -> None:
         """Go to one of `targets`, at least one of which has room."""
@@ -40,13 +55,15 @@ class WaitingRoom:
         clock: monotonic readings.
     """
 
-    __slots__ = ("_clock", "_config", "_fleet", "_queue")
+    __slots__ = ("_clock", "_config", "_fleet", "_gap_s", "_queue", "_served_at")
 
     def __init__(self, fleet: Fleet, config: QueueConfig, clock: Clock) -> None:
         self._fleet = fleet
         self._config = config
         self._clock = clock
         self._queue: WaitQueue[Waiter] = WaitQueue(config)
+        self._gap_s = 0.0  # moving average of the time between two who go, while some wait
+        self._served_at: float | None = None
         for replica in fleet.replicas:
             self._limit(replica)
 
@@ -78,18 +95,36 @@ class WaitingRoom:
         return self._queue.num_waiting_bytes
 
     def enter(
-        self, who: Waiter, line: Line, targets: Sequence[Replica], num_bytes: int
+        self,
+        who: Waiter,
+        line: Line,
+        targets: Sequence[Replica],
+        num_bytes: int,
+        group: str = "",
+        tenant: str = "",
     ) -> Place[Waiter] | None:
         """Return the place in which `who` has to wait; None if it can go to `targets` at once.
 
+        Args:
+            who: wants to be sent.
+            line: where.
+            targets: the replicas that can take it.
+            num_bytes: of its body.
+            group: whose cached prefixes it may use.
+            tenant: for whom it counts.
+
         Raises:
             QueueFull: it would have to wait, and cannot.
+            ObjectiveMissed: its first token is not to be expected in time.
         """
         self.serve()  # whoever can go goes before; the others want nothing of what is free then
-        if _has_room(targets):
+        has_room = _has_room(targets)
+        if self._config.ttft_objective_s is not None and line.failed is None:
+            self._check_objective(who, targets, self._config.ttft_objective_s, has_room=has_room)
+        if has_room:
             return None
         now = self._clock.monotonic()
-        place = self._queue.join(who, line, num_bytes, now)
+        place = self._queue.join(who, line, num_bytes, now, group, tenant)
         if place is None:
             waiting, wait_s = self._queue.num_waiting, self._queue.longest_wait_s(now)
             raise QueueFull(
@@ -108,9 +143,11 @@ class WaitingRoom:
         Cost: O(replicas) where all are full, else O(lines) for each who goes.
         """
         while self._queue.num_waiting and _has_room(self._fleet.replicas):
-            place = self._queue.pop_next(self._can_go)
+            now = self._clock.monotonic()
+            place = self._queue.pop_next(self._can_go, self._match_of, now)
             if place is None:
                 return
+            self._note_served(now)
             place.who.turn_came(self._targets(place.line))
 
     def sweep(self, now: float) -> None:
@@ -137,6 +174,34 @@ class WaitingRoom:
             self._refuse(
                 line, UpstreamUnavailable("The gateway is shutting down; try again elsewhere.")
             )
+
+    def charge(self, tenant: str, tokens: int) -> None:
+        """Hear what was generated for a tenant: `dlpm` counts it against its share."""
+        self._queue.order.charge(tenant, tokens)
+
+    def _match_of(self, place: Place[Waiter]) -> Match:
+        targets = [replica for replica in self._targets(place.line) if replica.has_room]
+        return place.who.match_on(targets)[0]
+
+    def _check_objective(
+        self, who: Waiter, targets: Sequence[Replica], objective_s: float, *, has_room: bool
+    ) -> None:
+        """Refuse who cannot be in time: its wait here, and the soonest first token after it."""
+        expected_s = who.match_on(targets)[1]
+        if not has_room:
+            expected_s += (self._queue.num_waiting + 1) * self._gap_s
+        if expected_s > objective_s:
+            raise ObjectiveMissed(
+                f"The first token could be expected in {expected_s:.1f} s, and "
+                f"queue.ttft_objective_s is {objective_s:g}; try again later.",
+                retry_after_s=max(ceil(expected_s - objective_s), 1),
+            )
+
+    def _note_served(self, now: float) -> None:
+        if self._served_at is not None:
+            gap_s = now - self._served_at
+            self._gap_s += _GAP_GAIN * (gap_s - self._gap_s) if self._gap_s else gap_s
+        self._served_at = now if self._queue.num_waiting else None
 
     def _refuse(self, line: Line, error: HeadstartError) -> None:
         for place in self._queue.pop_line(line):

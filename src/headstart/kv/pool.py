@@ -26,7 +26,7 @@ Cost: O(1) per block for every operation; memory O(num_blocks), fixed at the sta
 not yet taken.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from headstart.kv.events import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent
 from headstart.kv.free_queue import Block, FreeQueue, LruQueue
@@ -40,10 +40,16 @@ class BlockPool:
         num_blocks: >= 1; block ids are 0..num_blocks - 1 and leave the new pool in that order.
         block_size: tokens per block, >= 1.
         free_queue: order of eviction, empty; least recently used if None.
+        records_events: `take_events` has something to return.
     """
 
     def __init__(
-        self, num_blocks: int, block_size: int = 16, free_queue: FreeQueue | None = None
+        self,
+        num_blocks: int,
+        block_size: int = 16,
+        free_queue: FreeQueue | None = None,
+        *,
+        records_events: bool = True,
     ) -> None:
         assert num_blocks >= 1
         assert block_size >= 1
@@ -53,6 +59,7 @@ class BlockPool:
         self._free: FreeQueue = LruQueue() if free_queue is None else free_queue
         self._cached: dict[BlockHash, Block] = {}
         self._events: list[KvEvent] = []
+        self._records_events = records_events
         for block in self._blocks:
             self._free.append(block)
 
@@ -169,13 +176,18 @@ class BlockPool:
         for block in self._cached.values():
             block.block_hash = None
         self._cached.clear()
-        self._events.append(AllBlocksCleared())
+        if self._records_events:
+            self._events.append(AllBlocksCleared())
         return True
 
     def take_events(self) -> list[KvEvent]:
         """Return what changed since the last call, in order, and forget it."""
         events, self._events = self._events, []
         return events
+
+    def free_blocks(self) -> Iterator[Block]:
+        """Iterate over the free queue, next to be given out first; nothing may change meanwhile."""
+        return iter(self._free)
 
     def free_block_ids(self) -> list[int]:
         """Return the ids in the free queue, next to be given out first. Cost: O(num_blocks)."""
@@ -204,7 +216,8 @@ class BlockPool:
                 block.block_hash = None
         if removed:
             self.num_evicted_blocks += len(removed)
-            self._events.append(BlockRemoved(tuple(removed)))
+            if self._records_events:
+                self._events.append(BlockRemoved(tuple(removed)))
 
     def _record_stored(
         self,
@@ -215,7 +228,7 @@ class BlockPool:
         parent: BlockHash | None,
         cache_salt: str | None,
     ) -> None:
-        if start == end:
+        if start == end or not self._records_events:
             return
         self._events.append(
             BlockStored(

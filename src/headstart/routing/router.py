@@ -19,6 +19,7 @@ from headstart.routing.least_loaded import LeastLoaded
 from headstart.routing.load import Work
 from headstart.routing.observer import DispatchObserver
 from headstart.routing.policy import Decision, Policy, RoutingRequest
+from headstart.routing.queue_orders import Match
 from headstart.routing.rates import RateBook, Sample
 from headstart.routing.replica import Replica
 from headstart.routing.reuse import ReuseModel
@@ -140,6 +141,29 @@ class Router:
         if self.observer is not None:
             self.observer.sent(dispatch)
         return dispatch
+
+    def best_match(
+        self, request: RoutingRequest, candidates: Sequence[Replica]
+    ) -> tuple[Match, float]:
+        """Return what the best of `candidates` holds of a prompt, and the soonest first token.
+
+        Nothing is chosen, counted or learned. The time is in seconds from now.
+
+        Args:
+            request: what is known of it.
+            candidates: at least one.
+        """
+        view = self._view if request.prompt.keys or request.tokens is not None else None
+        self._describe(request, candidates, view)
+        num_tokens = request.input_tokens
+        matched_tokens = request.matched_tokens or (0,) * len(candidates)
+        soonest_s = inf
+        for replica, matched in zip(candidates, matched_tokens, strict=True):
+            load, uncached = replica.load, max(num_tokens - matched, 1)
+            wait_s = max(load.wait_s(request.now), 0.0) + load.base_s
+            attention_s = (num_tokens - 0.5 * uncached) * load.attention_s
+            soonest_s = min(soonest_s, wait_s + uncached * (load.linear_s + attention_s))
+        return Match(max(matched_tokens), num_tokens), soonest_s
 
     def send_blind(self, request: RoutingRequest, candidates: Sequence[Replica]) -> Dispatch:
         """Send without index and policy, where these have failed; as `send` otherwise."""

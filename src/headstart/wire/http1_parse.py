@@ -46,6 +46,7 @@ _REQUEST_FIELDS: Final = frozenset(
         b"host",
         b"transfer-encoding",
         b"x-api-key",
+        b"x-headstart-priority",
         b"x-headstart-receipt",
         *SESSION_FIELDS,
     }

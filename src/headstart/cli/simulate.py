@@ -1,0 +1,254 @@
+"""`headstart simulate`: replay a trace against a fleet, under one policy after the other."""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, get_args
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from headstart.cli.errors import one_line_errors
+from headstart.config.values import nearest
+from headstart.errors import ConfigError
+from headstart.routing.config import PolicyName
+from headstart.simulator.capacity import Capacity
+from headstart.simulator.cost import CostModel, cost_models
+from headstart.simulator.experiment import capacity_of, cells_of, light_p90_s, run_cells
+from headstart.simulator.report.document import document
+from headstart.simulator.report.html import page
+from headstart.simulator.report.result import Result, Run
+from headstart.simulator.report.table import header, rows, summary
+from headstart.simulator.setup import Setup
+from headstart.simulator.source import GENERATORS, open_trace, reblocked, shortened
+from headstart.simulator.trace import Trace
+
+BOUND_FACTOR = 5.0
+"""Of the TTFT P90 of a fleet with little to do: the bound that defines capacity by default."""
+
+_COSTS = {model.name: model for model in cost_models()}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command("simulate")(simulate)
+
+
+def simulate(
+    trace: Annotated[
+        str,
+        typer.Argument(
+            metavar="TRACE",
+            help="File (Mooncake, Bailian, WEKA, chat log, own records; plain or gzip), or "
+            f"generate:NAME with one of {', '.join(GENERATORS)}.",
+        ),
+    ],
+    policy: Annotated[
+        list[str] | None, typer.Option(help="Policy, as often as wanted.  [expected_ttft]")
+    ] = None,
+    load: Annotated[
+        str, typer.Option(help="Loads as shares of the capacity, e.g. 0.6,0.8,0.95.")
+    ] = "",
+    rate: Annotated[str, typer.Option(help="Requests per second instead of --load.")] = "",
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each policy and load.")] = 5,
+    replicas: Annotated[int, typer.Option(min=1, max=1024)] = 8,
+    kv_tokens: Annotated[int, typer.Option(min=1, help="KV of each replica.")] = 307_328,
+    cost: Annotated[
+        str, typer.Option(help=f"How long steps take: {', '.join(_COSTS)}.")
+    ] = cost_models()[0].name,
+    block_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Size of a block; a multiple of the trace's.")
+    ] = None,
+    requests: Annotated[
+        int | None, typer.Option(min=1, help="Only the first so many requests.")
+    ] = None,
+    gateways: Annotated[int, typer.Option(min=1, help="Gateways that do not share.")] = 1,
+    event_delay: Annotated[
+        float, typer.Option(min=0.0, help="Seconds until gateways hear of caches' events.")
+    ] = 0.0,
+    pinned: Annotated[bool, typer.Option(help="A session stays with one gateway.")] = False,
+    bound: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            help="TTFT P90 in seconds up to which a load is within the capacity. Default: "
+            f"{BOUND_FACTOR:g} times that of a fleet with little to do.",
+        ),
+    ] = None,
+    objective: Annotated[float, typer.Option(min=0.0, help="TTFT that is good, seconds.")] = 1.0,
+    warmup: Annotated[
+        float, typer.Option(min=0.0, max=0.99, help="Share of requests not counted.")
+    ] = 0.1,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Default: one for each processor.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Write a page with charts.")] = None,
+) -> None:
+    """Replay a trace against simulated replicas, routed as the gateway routes."""
+    with one_line_errors():
+        replayed = _prepared(open_trace(trace), block_tokens, requests)
+        setup = Setup(
+            num_replicas=replicas,
+            kv_tokens=kv_tokens,
+            cost=_cost(cost),
+            num_gateways=gateways,
+            event_delay_s=event_delay,
+            is_pinned=pinned,
+            warmup_ratio=warmup,
+            objective_s=objective,
+        )
+        _check_room(replayed, setup)
+        result = _experiment(
+            replayed,
+            setup,
+            _policies(policy or ["expected_ttft"]),
+            _numbers(load, "--load"),
+            _numbers(rate, "--rate"),
+            seeds,
+            bound,
+            processes or os.cpu_count() or 1,
+        )
+        if html is not None:
+            html.write_text(page(result), encoding="utf-8")
+    if as_json:
+        print(json.dumps(document(result), indent=1))
+    else:
+        _print(result)
+
+
+def _experiment(
+    trace: Trace,
+    setup: Setup,
+    policies: Sequence[PolicyName],
+    loads: Sequence[float],
+    rates: Sequence[float],
+    num_seeds: int,
+    bound_s: float | None,
+    num_processes: int,
+) -> Result:
+    if loads and rates:
+        raise ConfigError("--load and --rate exclude each other; give one of them.")
+    with _progress() as progress:
+        capacity = None
+        if loads:
+            capacity, bound_s = _capacity(trace, setup, policies, bound_s, progress)
+            rates = [capacity.rate * share for share in loads]
+        by_rate = dict(zip(rates, loads, strict=True)) if loads else {}
+        cells = cells_of(policies, rates or [None], range(num_seeds))
+        task = progress.add_task("replays", total=len(cells))
+        runs = []
+        for cell, outcome in run_cells(trace, setup, cells, num_processes):
+            share = None if cell.rate is None else by_rate.get(cell.rate)
+            runs.append(Run(cell.policy, share, cell.rate, cell.seed, outcome))
+            progress.advance(task)
+    order = {cell: index for index, cell in enumerate(cells)}
+    runs.sort(key=lambda run: (run.rate or 0.0, policies.index(run.policy), run.seed))
+    assert len(order) == len(runs)
+    return Result(
+        trace=trace.name,
+        num_requests=len(trace.requests),
+        block_tokens=trace.block_tokens,
+        setup=setup,
+        runs=runs,
+        capacity=capacity,
+        bound_s=bound_s if loads else None,
+    )
+
+
+def _capacity(
+    trace: Trace,
+    setup: Setup,
+    policies: Sequence[PolicyName],
+    bound_s: float | None,
+    progress: Progress,
+) -> tuple[Capacity, float]:
+    task = progress.add_task("capacity", total=None)
+    if bound_s is None:
+        bound_s = BOUND_FACTOR * light_p90_s(trace, setup, policies[0])
+
+    def heard(policy: PolicyName, rate: float, p90_s: float) -> None:
+        progress.update(task, description=f"capacity: {policy}, {rate:.2f}/s, P90 {p90_s:.2f} s")
+        progress.advance(task)
+
+    try:
+        capacity = capacity_of(trace, setup, policies, bound_s, heard)
+    except ValueError as exc:
+        raise ConfigError(f"No capacity was found: {exc}; give another --bound.") from exc
+    progress.update(task, description="capacity", total=capacity.num_runs)
+    return capacity, bound_s
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        yield progress
+
+
+def _prepared(trace: Trace, block_tokens: int | None, num_requests: int | None) -> Trace:
+    if num_requests is not None:
+        trace = shortened(trace, num_requests)
+    return trace if block_tokens is None else reblocked(trace, block_tokens)
+
+
+def _check_room(trace: Trace, setup: Setup) -> None:
+    """Refuse a fleet that could hold none of the requests."""
+    least = min(request.input_tokens + request.output_tokens for request in trace.requests)
+    if least > setup.kv_tokens:
+        raise ConfigError(
+            f"--kv-tokens {setup.kv_tokens} holds no request of this trace, of which the shortest "
+            f"has {least} tokens; give more."
+        )
+
+
+def _policies(names: Sequence[str]) -> list[PolicyName]:
+    known: tuple[PolicyName, ...] = get_args(PolicyName)
+    by_name = {str(name): name for name in known}
+    for name in names:
+        if name not in by_name:
+            raise ConfigError(f"There is no policy {name!r}: {nearest(name, by_name)}.")
+    return [by_name[name] for name in dict.fromkeys(names)]
+
+
+def _cost(name: str) -> CostModel:
+    if name not in _COSTS:
+        raise ConfigError(f"There is no cost model {name!r}: {nearest(name, _COSTS)}.")
+    return _COSTS[name]
+
+
+def _numbers(text: str, option: str) -> list[float]:
+    numbers = []
+    for part in text.split(",") if text else ():
+        try:
+            number = float(part)
+        except ValueError:
+            number = 0.0
+        if not 0.0 < number < float("inf"):
+            raise ConfigError(f"{option} takes numbers above 0, like 0.6,0.8; {part!r} is none.")
+        numbers.append(number)
+    return list(dict.fromkeys(numbers))
+
+
+def _print(result: Result) -> None:
+    table = Table(*header(), box=None)
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for row in rows(result):
+        table.add_row(*row)
+    console = Console()
+    if not console.is_terminal:
+        console.width = 200  # lines that are cut in a file are of no use
+    console.print(table)
+    for sentence in summary(result):
+        print(sentence)

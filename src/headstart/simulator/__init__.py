@@ -1,0 +1,1 @@
+"""Traces in virtual time, through the routing, prefix and pool code that serves requests."""

@@ -1,0 +1,1 @@
+"""Workloads that are drawn: each a pure function of a frozen configuration and a seed."""

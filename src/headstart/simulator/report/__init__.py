@@ -1,0 +1,1 @@
+"""What an experiment came to, for machines and for people."""

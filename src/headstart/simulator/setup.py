@@ -1,0 +1,52 @@
+"""What an experiment holds fixed, and what it varies."""
+
+from dataclasses import dataclass, field
+
+from headstart.routing.config import PolicyName, RoutingConfig
+from headstart.simulator.cost import MISTRAL_7B_A100, CostModel
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """The fleet of an experiment, and how its runs are measured.
+
+    Attributes:
+        num_replicas: >= 1.
+        kv_tokens: that each replica's cache holds.
+        cost: how long steps take.
+        token_budget: new tokens in a step, at most.
+        max_num_seqs: requests that a replica runs at the same time.
+        num_gateways: >= 1; each knows what it sent itself, and what events say.
+        event_delay_s: from a change in a cache to gateways' knowing of it.
+        is_pinned: a session stays with one gateway.
+        routing: parameters of policies; the policy it names is not used.
+        warmup_ratio: share of the requests, the first, that no figure counts, 0..1.
+        objective_s: TTFT within which an answer is good.
+    """
+
+    num_replicas: int = 8
+    kv_tokens: int = 307_328
+    cost: CostModel = MISTRAL_7B_A100
+    token_budget: int = 2048
+    max_num_seqs: int = 256
+    num_gateways: int = 1
+    event_delay_s: float = 0.0
+    is_pinned: bool = False
+    routing: RoutingConfig = field(default_factory=RoutingConfig)
+    warmup_ratio: float = 0.1
+    objective_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run of an experiment.
+
+    Attributes:
+        policy: that routes.
+        rate: requests per second; None: as recorded.
+        seed: of arrivals and of whatever is drawn.
+    """
+
+    policy: PolicyName
+    rate: float | None
+    seed: int = 0
