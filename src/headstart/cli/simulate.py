@@ -83,6 +83,10 @@ def simulate(
     warmup: Annotated[
         float, typer.Option(min=0.0, max=0.99, help="Share of requests not counted.")
     ] = 0.1,
+    gap_scale: Annotated[
+        float,
+        typer.Option(min=0.0001, help="Factor on gaps in sessions of a trace without times."),
+    ] = 1.0,
     processes: Annotated[
         int | None, typer.Option(min=1, help="Default: one for each processor.")
     ] = None,
@@ -101,6 +105,7 @@ def simulate(
             is_pinned=pinned,
             warmup_ratio=warmup,
             objective_s=objective,
+            gap_scale=gap_scale,
         )
         _check_room(replayed, setup)
         result = _experiment(

@@ -1,6 +1,7 @@
 """One cell of an experiment: a trace, a policy, a rate and a seed in, figures out."""
 
 from dataclasses import replace
+from typing import Final
 
 from headstart.routing.build import build_policy
 from headstart.routing.policy import Policy
@@ -11,6 +12,8 @@ from headstart.simulator.prompts import SimulatedPrompt, prepare
 from headstart.simulator.replay import FleetModel, Replay
 from headstart.simulator.setup import Cell, Setup
 from headstart.simulator.trace import Trace, TraceRequest
+
+_MAX_GATEWAYS: Final = 1024
 
 
 class Runner:
@@ -45,8 +48,9 @@ class Runner:
         arrivals = self._schedule(cell)
         routing = replace(setup.routing, policy=cell.policy)
 
-        def make_policy(_number: int) -> Policy:
-            return build_policy(routing)
+        def make_policy(number: int) -> Policy:
+            # Gateways do not draw the same numbers, and neither do runs of other seeds.
+            return build_policy(replace(routing, seed=cell.seed * _MAX_GATEWAYS + number))
 
         return Replay(
             arrivals,
@@ -60,7 +64,7 @@ class Runner:
         """Return the arrivals; those of the last cell are kept, since policies share them."""
         last = self._scheduled
         if last is None or last[:2] != (cell.rate, cell.seed):
-            arrivals = schedule(self.trace, cell.rate, cell.seed)
+            arrivals = schedule(self.trace, cell.rate, cell.seed, gap_scale=self.setup.gap_scale)
             last = self._scheduled = (cell.rate, cell.seed, arrivals)
         return last[2]
 

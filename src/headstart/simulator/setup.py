@@ -22,6 +22,7 @@ class Setup:
         routing: parameters of policies; the policy it names is not used.
         warmup_ratio: share of the requests, the first, that no figure counts, 0..1.
         objective_s: TTFT within which an answer is good.
+        gap_scale: factor on the gaps within sessions of a trace without times.
     """
 
     num_replicas: int = 8
@@ -35,6 +36,7 @@ class Setup:
     routing: RoutingConfig = field(default_factory=RoutingConfig)
     warmup_ratio: float = 0.1
     objective_s: float = 1.0
+    gap_scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
