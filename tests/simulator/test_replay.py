@@ -103,3 +103,31 @@ def test_the_same_seed_gives_the_same() -> None:
     """Also with several gateways."""
     one, two = (play(arrivals_of(80), num_gateways=4, event_delay_s=0.1) for _ in range(2))
     assert one.seen == two.seen
+
+
+def test_gateways_that_share_hit_as_much_as_one() -> None:
+    """Told of each other's dispatches sixteen come near one; alone they are a disaster."""
+
+    def hit_ratio(num_gateways: int, gossip_s: float) -> float:
+        replay = play(
+            arrivals_of(400, families=30, gap_s=0.02),
+            num_gateways=num_gateways,
+            gossip_s=gossip_s,
+            knowledge="approximate",
+        )
+        for one in replay.seen:
+            assert one is not None
+            assert one.ended_at > 0
+        return replay.outcome().hit_ratio
+
+    one, alone, sharing = hit_ratio(1, 0.0), hit_ratio(16, 0.0), hit_ratio(16, 0.005)
+    assert alone < 0.7 * one
+    assert sharing > 0.9 * one
+
+
+def test_an_index_of_what_was_sent_is_nearly_exact() -> None:
+    """One gateway that learns from its own dispatches hits as one that sees the caches."""
+    exact = play(arrivals_of(300, families=30)).outcome()
+    learned = play(arrivals_of(300, families=30), knowledge="approximate").outcome()
+    assert learned.hit_ratio > 0.95 * exact.hit_ratio
+    assert learned.error_ratio < 0.1

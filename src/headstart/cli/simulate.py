@@ -23,13 +23,14 @@ from headstart.simulator.report.document import document
 from headstart.simulator.report.html import page
 from headstart.simulator.report.result import Result, Run
 from headstart.simulator.report.table import header, rows, summary
-from headstart.simulator.setup import Setup
+from headstart.simulator.setup import Knowledge, Setup
 from headstart.simulator.source import GENERATORS, open_trace, reblocked, shortened
 from headstart.simulator.trace import Trace
 
 BOUND_FACTOR = 5.0
 """Of the TTFT P90 of a fleet with little to do: the bound that defines capacity by default."""
 
+_KNOWLEDGE: dict[str, Knowledge] = {name: name for name in get_args(Knowledge)}
 _COSTS = {model.name: model for model in cost_models()}
 
 
@@ -58,7 +59,10 @@ def simulate(
     replicas: Annotated[int, typer.Option(min=1, max=1024)] = 8,
     kv_tokens: Annotated[int, typer.Option(min=1, help="KV of each replica.")] = 307_328,
     cost: Annotated[
-        str, typer.Option(help=f"How long steps take: {', '.join(_COSTS)}.")
+        str,
+        typer.Option(
+            help=f"How long steps take: {', '.join(_COSTS)}, or a store whose records to fit."
+        ),
     ] = cost_models()[0].name,
     block_tokens: Annotated[
         int | None, typer.Option(min=1, help="Size of a block; a multiple of the trace's.")
@@ -66,9 +70,16 @@ def simulate(
     requests: Annotated[
         int | None, typer.Option(min=1, help="Only the first so many requests.")
     ] = None,
-    gateways: Annotated[int, typer.Option(min=1, help="Gateways that do not share.")] = 1,
+    gateways: Annotated[int, typer.Option(min=1, help="Gateways, each with what it knows.")] = 1,
     event_delay: Annotated[
         float, typer.Option(min=0.0, help="Seconds until gateways hear of caches' events.")
+    ] = 0.0,
+    knowledge: Annotated[
+        str, typer.Option(help="Of caches: events, or approximate (what a gateway sent there).")
+    ] = "events",
+    gossip: Annotated[
+        float,
+        typer.Option(min=0.0, help="Seconds until gateways hear of others' dispatches; 0: never."),
     ] = 0.0,
     pinned: Annotated[bool, typer.Option(help="A session stays with one gateway.")] = False,
     bound: Annotated[
@@ -103,6 +114,8 @@ def simulate(
             num_gateways=gateways,
             event_delay_s=event_delay,
             is_pinned=pinned,
+            knowledge=_knowledge(knowledge),
+            gossip_s=gossip,
             warmup_ratio=warmup,
             objective_s=objective,
             gap_scale=gap_scale,
@@ -226,7 +239,25 @@ def _policies(names: Sequence[str]) -> list[PolicyName]:
     return [by_name[name] for name in dict.fromkeys(names)]
 
 
+def _knowledge(name: str) -> Knowledge:
+    if name not in _KNOWLEDGE:
+        raise ConfigError(f"--knowledge {name!r} is none: {nearest(name, _KNOWLEDGE)}.")
+    return _KNOWLEDGE[name]
+
+
 def _cost(name: str) -> CostModel:
+    path = Path(name).expanduser()
+    if path.is_file():
+        from headstart.simulator.fit import fit_store  # brings numpy, which others do without
+
+        found = fit_store(path)
+        typer.echo(
+            f"headstart: cost fitted to {found.num_records} requests; of the half held out it "
+            f"misses TTFT by {found.median_error_ratio:.0%} at the median, "
+            f"{found.p90_error_ratio:.0%} at P90",
+            err=True,
+        )
+        return found.cost
     if name not in _COSTS:
         raise ConfigError(f"There is no cost model {name!r}: {nearest(name, _COSTS)}.")
     return _COSTS[name]

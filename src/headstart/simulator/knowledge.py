@@ -84,6 +84,18 @@ class SimulatedKnowledge:
         start = matched[slots.index(slot)] // self._block_tokens
         self._promises.add(slot, tokens, tokens.keys_by_block_size[self._block_tokens][start:], now)
 
+    def dispatched_elsewhere(
+        self,
+        slot: int,
+        prompt: PromptKeys,  # noqa: ARG002
+        tokens: TokenPrompt | None,
+        now: float,
+    ) -> None:
+        """Hear that another gateway sent a prompt; `tokens` has the keys that were missing."""
+        if tokens is not None:
+            keys = tokens.keys_by_block_size.get(self._block_tokens, [])
+            self._promises.add(slot, tokens, keys, now)
+
     def first_token(self, slot: int, prompt: PromptKeys, now: float) -> None:
         """Hear that the prompt was computed, which is seen."""
 
@@ -99,8 +111,8 @@ class SimulatedKnowledge:
         now: float,  # noqa: ARG002
     ) -> None:
         """End the promise."""
-        assert tokens is not None
-        self._promises.withdraw(slot, tokens)
+        if tokens is not None:
+            self._promises.withdraw(slot, tokens)
 
     def failed(self, slot: int, prompt: PromptKeys, now: float) -> None:
         """Hear that the replica may not have computed it: its promises end by themselves."""

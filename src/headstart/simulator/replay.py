@@ -15,6 +15,8 @@ from random import Random
 
 import msgspec
 
+from headstart.prefix.config import PrefixConfig
+from headstart.prefix.view import PrefixView
 from headstart.routing.dispatch import Dispatch
 from headstart.routing.policy import Policy, RoutingRequest
 from headstart.routing.replica import Replica
@@ -23,9 +25,13 @@ from headstart.simulator.arrivals import Arrival
 from headstart.simulator.engine import EngineModel, SimulatedEngine
 from headstart.simulator.job import Job
 from headstart.simulator.knowledge import SimulatedKnowledge
+from headstart.simulator.mesh import Mesh
 from headstart.simulator.outcome import Outcome, Seen, outcome
 from headstart.simulator.prompts import SimulatedPrompt
+from headstart.simulator.setup import Knowledge
 from headstart.simulator.sight import DirectSight, EventSight, Sight
+
+_Knowledge = SimulatedKnowledge | PrefixView
 
 MakePolicy = Callable[[int], Policy]
 """A policy for the gateway of this number."""
@@ -40,6 +46,8 @@ class FleetModel(msgspec.Struct, frozen=True):
         num_gateways: each has a router of its own, which knows what it sent itself.
         event_delay_s: from a change in a cache to gateways' knowing of it.
         is_pinned: a session stays with one gateway; else each request comes to any.
+        knowledge: what gateways know of caches.
+        gossip_s: from a dispatch to the other gateways' knowing of it; 0: they never do.
     """
 
     engine: EngineModel
@@ -47,12 +55,14 @@ class FleetModel(msgspec.Struct, frozen=True):
     num_gateways: int = 1
     event_delay_s: float = 0.0
     is_pinned: bool = False
+    knowledge: Knowledge = "events"
+    gossip_s: float = 0.0
 
 
 class _Gateway:
     __slots__ = ("replicas", "router")
 
-    def __init__(self, policy: Policy, knowledge: SimulatedKnowledge, num_replicas: int) -> None:
+    def __init__(self, policy: Policy, knowledge: _Knowledge, num_replicas: int) -> None:
         self.router = Router(policy, knowledge)
         self.replicas = tuple(Replica(f"replica-{slot}", slot=slot) for slot in range(num_replicas))
         for replica in self.replicas:
@@ -92,32 +102,60 @@ class Replay:
             if is_direct
             else EventSight(model.num_replicas, model.event_delay_s)
         )
+        self._events: list[tuple[float, int]] = []  # an engine's slot, or -1 - a gateway's number
+        self._mesh = Mesh(model.gossip_s, self._wake_at) if model.gossip_s > 0.0 else None
         self._gateways = [
-            _Gateway(make_policy(number), self._new_knowledge(), model.num_replicas)
-            for number in range(model.num_gateways)
+            self._new_gateway(make_policy(number)) for number in range(model.num_gateways)
         ]
+        if self._mesh is not None:
+            self._mesh.start()
         self._rng = Random(f"gateways {seed}")
-        self._events: list[tuple[float, int]] = []
         self._dispatches: dict[int, tuple[_Gateway, Dispatch]] = {}
         self._held: dict[int, list[int]] = {}
+        self._has_tokens = model.knowledge == "events"
         self._is_over = bytearray(len(arrivals))
         self.seen: list[Seen | None] = [None] * len(arrivals)
 
-    def _new_knowledge(self) -> SimulatedKnowledge:
-        return SimulatedKnowledge(self._model.engine.block_tokens, self._sight, self.engines)
+    def _new_gateway(self, policy: Policy) -> _Gateway:
+        model = self._model
+        engine = model.engine
+        view: _Knowledge
+        if model.knowledge == "approximate":
+            view = PrefixView(PrefixConfig())
+        else:
+            view = SimulatedKnowledge(engine.block_tokens, self._sight, self.engines)
+        gateway = _Gateway(policy, view, model.num_replicas)
+        if isinstance(view, PrefixView) and policy.uses_index:
+            for replica in gateway.replicas:
+                capacity = engine.num_blocks * engine.block_tokens
+                view.set_capacity(replica.slot, capacity, engine.block_tokens)
+        if self._mesh is not None:
+            shared = view if policy.uses_index else None
+            self._mesh.add(gateway.router, gateway.replicas, shared)
+        return gateway
+
+    def _wake_at(self, at: float, gateway: int) -> None:
+        heappush(self._events, (at, -1 - gateway))
 
     def run(self) -> None:
         """Play everything, until the last answer is complete."""
         arrivals, events, engines = self._arrivals, self._events, self.engines
-        number, num = 0, len(arrivals)
+        mesh, number, num = self._mesh, 0, len(arrivals)
         while number < num or events:
             if events and (number >= num or events[0][0] <= arrivals[number].at_s):
                 at, slot = heappop(events)
+                if mesh is not None:
+                    mesh.pass_to(at)
+                    if slot < 0:
+                        mesh.tell(-1 - slot)
+                        continue
                 # An entry that is out of date names a time that the engine does not.
                 if engines[slot].next_at == at:
                     self._advance(slot, at)
                 continue
             arrival = arrivals[number]
+            if mesh is not None:
+                mesh.pass_to(arrival.at_s)
             after = arrival.after
             if after >= 0 and not self._is_over[after]:
                 self._held.setdefault(after, []).append(number)
@@ -149,7 +187,7 @@ class Replay:
             RoutingRequest(
                 "simulated",
                 prompt.keys,
-                prompt.tokens,
+                prompt.tokens if self._has_tokens else None,
                 prompt.keys.num_bytes,
                 prompt.session,
                 now,

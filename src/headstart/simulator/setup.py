@@ -1,9 +1,13 @@
 """What an experiment holds fixed, and what it varies."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from headstart.routing.config import PolicyName, RoutingConfig
 from headstart.simulator.cost import MISTRAL_7B_A100, CostModel
+
+Knowledge = Literal["events", "approximate"]
+"""`events` is exact but late; `approximate` is the gateway's index of what it has sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +23,8 @@ class Setup:
         num_gateways: >= 1; each knows what it sent itself, and what events say.
         event_delay_s: from a change in a cache to gateways' knowing of it.
         is_pinned: a session stays with one gateway.
+        knowledge: what gateways know of caches: events, or what they sent there themselves.
+        gossip_s: gateways tell each other what they dispatched, so much later; 0: they do not.
         routing: parameters of policies; the policy it names is not used.
         warmup_ratio: share of the requests, the first, that no figure counts, 0..1.
         objective_s: TTFT within which an answer is good.
@@ -33,6 +39,8 @@ class Setup:
     num_gateways: int = 1
     event_delay_s: float = 0.0
     is_pinned: bool = False
+    knowledge: Knowledge = "events"
+    gossip_s: float = 0.0
     routing: RoutingConfig = field(default_factory=RoutingConfig)
     warmup_ratio: float = 0.1
     objective_s: float = 1.0
