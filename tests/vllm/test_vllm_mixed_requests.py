@@ -196,7 +196,7 @@ async def test_precise_predictions_are_within_a_block_while_both_evict(
     cached = sum(record.usage.cached_tokens for record in records)
     asked = sum(record.usage.input_tokens for record in records)
     print(f"{num_off} of {len(errors)} off by more than a block; hit ratio {cached / asked:.3f}")
-    assert len(precise) >= 0.95 * NUM_REQUESTS
+    assert len(precise) >= 0.9 * NUM_REQUESTS
     assert num_off <= 0.01 * len(precise), sorted(errors)
     assert all(each["cache"]["trust"] == "precise" for each in replicas)
     assert all(each["cache"]["num_trust_changes"] <= 2 for each in replicas)
