@@ -14,7 +14,9 @@ And four that nothing was chosen on:
     weka_v8        other coding agents, 16,297 of 116,000; ids local to a session        8
     few            the conversation on two replicas                                      2
 
-Caches hold 307,328 tokens each, steps cost what Preble measured (Mistral 7B on an A100).
+Requests come when they are due, whatever was answered: who waits for answers cannot overload a
+fleet, and a load would mean nothing. Caches hold 307,328 tokens each, steps cost what Preble
+measured (Mistral 7B on an A100).
 """
 
 from collections.abc import Callable
@@ -55,7 +57,7 @@ class Workload:
 
     def setup(self) -> Setup:
         """Return the fleet."""
-        return Setup(num_replicas=self.num_replicas, gap_scale=self.gap_scale)
+        return Setup(num_replicas=self.num_replicas, gap_scale=self.gap_scale, is_open_loop=True)
 
 
 def workloads() -> dict[str, Workload]:

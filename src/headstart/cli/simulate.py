@@ -94,6 +94,10 @@ def simulate(
     warmup: Annotated[
         float, typer.Option(min=0.0, max=0.99, help="Share of requests not counted.")
     ] = 0.1,
+    open_loop: Annotated[
+        bool,
+        typer.Option(help="Send requests when they are due, without waiting for the last answer."),
+    ] = False,
     gap_scale: Annotated[
         float,
         typer.Option(min=0.0001, help="Factor on gaps in sessions of a trace without times."),
@@ -118,6 +122,7 @@ def simulate(
             gossip_s=gossip,
             warmup_ratio=warmup,
             objective_s=objective,
+            is_open_loop=open_loop,
             gap_scale=gap_scale,
         )
         _check_room(replayed, setup)
@@ -196,7 +201,10 @@ def _capacity(
     try:
         capacity = capacity_of(trace, setup, policies, bound_s, heard)
     except ValueError as exc:
-        raise ConfigError(f"No capacity was found: {exc}; give another --bound.") from exc
+        raise ConfigError(
+            f"No capacity was found: {exc}; give another --bound, or --open-loop for sessions "
+            "that wait for their answers."
+        ) from exc
     progress.update(task, description="capacity", total=capacity.num_runs)
     return capacity, bound_s
 

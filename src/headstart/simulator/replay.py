@@ -46,6 +46,7 @@ class FleetModel(msgspec.Struct, frozen=True):
         num_gateways: each has a router of its own, which knows what it sent itself.
         event_delay_s: from a change in a cache to gateways' knowing of it.
         is_pinned: a session stays with one gateway; else each request comes to any.
+        is_open_loop: no request waits for the answer before it.
         knowledge: what gateways know of caches.
         gossip_s: from a dispatch to the other gateways' knowing of it; 0: they never do.
     """
@@ -55,6 +56,7 @@ class FleetModel(msgspec.Struct, frozen=True):
     num_gateways: int = 1
     event_delay_s: float = 0.0
     is_pinned: bool = False
+    is_open_loop: bool = False
     knowledge: Knowledge = "events"
     gossip_s: float = 0.0
 
@@ -141,6 +143,7 @@ class Replay:
         """Play everything, until the last answer is complete."""
         arrivals, events, engines = self._arrivals, self._events, self.engines
         mesh, number, num = self._mesh, 0, len(arrivals)
+        is_open = self._model.is_open_loop
         while number < num or events:
             if events and (number >= num or events[0][0] <= arrivals[number].at_s):
                 at, slot = heappop(events)
@@ -156,7 +159,7 @@ class Replay:
             arrival = arrivals[number]
             if mesh is not None:
                 mesh.pass_to(arrival.at_s)
-            after = arrival.after
+            after = -1 if is_open else arrival.after
             if after >= 0 and not self._is_over[after]:
                 self._held.setdefault(after, []).append(number)
             else:

@@ -87,6 +87,7 @@ def fleet_model(setup: Setup, block_tokens: int) -> FleetModel:
         num_gateways=setup.num_gateways,
         event_delay_s=setup.event_delay_s,
         is_pinned=setup.is_pinned,
+        is_open_loop=setup.is_open_loop,
         knowledge=setup.knowledge,
         gossip_s=setup.gossip_s,
     )

@@ -28,6 +28,8 @@ class Setup:
         routing: parameters of policies; the policy it names is not used.
         warmup_ratio: share of the requests, the first, that no figure counts, 0..1.
         objective_s: TTFT within which an answer is good.
+        is_open_loop: requests are sent when they are due, though the one before them in their
+            session has no answer yet; else they wait for it, and cannot overload a fleet for long.
         gap_scale: factor on the gaps within sessions of a trace without times.
     """
 
@@ -44,6 +46,7 @@ class Setup:
     routing: RoutingConfig = field(default_factory=RoutingConfig)
     warmup_ratio: float = 0.1
     objective_s: float = 1.0
+    is_open_loop: bool = False
     gap_scale: float = 1.0
 
 
