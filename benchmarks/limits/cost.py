@@ -18,6 +18,7 @@ from headstart.accounting.tenant_counts import TenantCounts
 from headstart.errors import Overloaded
 from headstart.gateway.limits import TenantLimiter
 from headstart.routing.queue import Line, QueueConfig, WaitQueue
+from headstart.routing.queue_orders import NO_MATCH
 
 CALLS = 1000
 RUNS = 100
@@ -77,7 +78,7 @@ def queued(num_waiting: int) -> Callable[[], None]:
 
     def call() -> None:
         queue.join("this", line, PROMPT_BYTES, NOW)
-        queue.pop_next(lambda _line: True)
+        queue.pop_next(lambda _line: True, lambda _place: NO_MATCH, NOW)
 
     return call
 

@@ -471,3 +471,11 @@ def test_a_shadow_policy_is_asked_once_and_beside_another(load, shadow):
     with pytest.raises(ConfigError, match="asked already"):
         load(f"routing: {{shadow: {shadow}}}")
     assert load("routing: {shadow: [lmetric]}").config.routing.shadow == ("lmetric",)
+
+
+def test_what_only_a_queue_heeds_is_reported_where_there_is_none(load):
+    """Without a limit per replica nobody waits."""
+    order, objective = load("queue: {order: lpm, ttft_objective_s: 2}", {}).warnings
+    assert "`queue.order` does nothing without `queue.max_in_flight`" in order
+    assert "`queue.ttft_objective_s` does nothing" in objective
+    assert load("queue: {order: lpm, ttft_objective_s: 2, max_in_flight: 8}", {}).warnings == ()

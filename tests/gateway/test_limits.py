@@ -175,3 +175,11 @@ def test_the_estimate_finds_a_tenants_bytes_per_token(ratio, sizes):
     for num_tokens in sizes * 10:
         estimate.learn(int(num_tokens * ratio) + 1, num_tokens)
     assert estimate.tokens(10**6) == pytest.approx(10**6 / ratio, rel=0.5)
+
+
+def test_a_place_in_the_queue_is_no_limit():
+    """A tenant that has nothing but a priority is not counted."""
+    first = tenant(least_priority=-10)
+    limiter = TenantLimiter([first])
+    assert not limiter.has_limits
+    assert limiter.admit(first, CHAT, 10**6, 0.0) is None

@@ -11,9 +11,11 @@ from headstart.routing.queue import QueueConfig
 from loopback import RawClient, ScriptedEngine, chat, eventually, post, running
 
 
-def ask(text, **fields):
+def ask(text, salt=None, **fields):
     """Return a request; `fields` go into its header."""
-    head, _, body = post(chat(text)).partition(b"\r\n\r\n")
+    head, _, body = post(chat(text, **({"cache_salt": salt} if salt else {}))).partition(
+        b"\r\n\r\n"
+    )
     lines = "".join(f"\r\n{name.replace('_', '-')}: {value}" for name, value in fields.items())
     return head + lines.encode() + b"\r\n\r\n" + body
 
@@ -45,6 +47,57 @@ async def test_the_longest_match_goes_first():
         clients += [await send(up, "B" * 4000), await send(up, shared + " 2")]
         await all_served(up, held, clients)
     assert [text[0] for text in held.texts] == ["A", "A", "B"]
+
+
+async def test_a_match_moves_nobody_with_another_salt():
+    """The turns are those of arrival; who of a salt goes in its turns is its own affair."""
+    held, shared = Held(), "A" * 4000
+    queue = QueueConfig(max_in_flight=1, order="lpm")
+    async with running(ScriptedEngine(held), queue=queue, routing=RoutingConfig()) as up:
+        clients = [await send(up, shared + " 1", salt="x")]
+        await eventually(lambda: held.num_held == 1)
+        for text, salt in (("B" * 4000, "x"), (shared + " 3", "y"), (shared + " 2", "x")):
+            clients.append(await send(up, text, salt=salt))
+        await all_served(up, held, clients)
+    assert [text[0] + text[-1] for text in held.texts] == ["A1", "A2", "A3", "BB"]
+
+
+async def test_fair_shares():
+    """A tenant that floods the queue holds up itself."""
+    held = Held()
+    names = {"f": "flood", "l": "light"}
+    tenants = [Tenant(name, hashlib.sha256(key.encode()).digest()) for key, name in names.items()]
+    queue = QueueConfig(max_in_flight=1, order="dlpm", quantum_tokens=1000)
+    async with running(
+        ScriptedEngine(held), queue=queue, tenants=tenants, routing=RoutingConfig()
+    ) as up:
+        clients = [
+            await send(up, f"f{n} " + "x" * 4000, authorization="Bearer f") for n in range(7)
+        ]
+        await eventually(lambda: held.num_held == 1)
+        clients.append(await send(up, "l " + "x" * 4000, authorization="Bearer l"))
+        await all_served(up, held, clients)
+    order = [text.split()[0] for text in held.texts]
+    assert order.index("l") <= 2
+    assert [name for name in order if name != "l"] == [f"f{n}" for n in range(7)]
+
+
+async def test_an_index_that_fails_costs_nobody_its_turn(monkeypatch, caplog):
+    """What cannot be looked up counts as not cached."""
+
+    def fail(*_args):
+        raise RuntimeError("broken")
+
+    held = Held()
+    queue = QueueConfig(max_in_flight=1, order="lpm", ttft_objective_s=60.0)
+    async with running(ScriptedEngine(held), queue=queue, routing=RoutingConfig()) as up:
+        clients = [await send(up, "first")]
+        await eventually(lambda: held.num_held == 1)
+        monkeypatch.setattr(type(up.gateway._knowledge.router), "best_match", fail)
+        clients += [await send(up, text) for text in ("second", "third")]
+        await all_served(up, held, clients)
+    assert held.texts == ["first", "second", "third"]
+    assert "counts as not cached" in caplog.text
 
 
 async def test_priorities():

@@ -1,14 +1,22 @@
 """`WaitingRoom` over a fleet that comes and goes, without sockets."""
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from headstart.clock import VirtualClock
-from headstart.errors import NotFound, QueueFull, QueueTimeout, UpstreamUnavailable
+from headstart.errors import (
+    NotFound,
+    ObjectiveMissed,
+    QueueFull,
+    QueueTimeout,
+    UpstreamUnavailable,
+)
 from headstart.gateway.waiting import WaitingRoom
 from headstart.routing.fleet import Fleet
 from headstart.routing.queue import Line, QueueConfig
+from headstart.routing.queue_orders import NO_MATCH
 from headstart.routing.replica import Replica, Standing
 
 CONFIG = QueueConfig(max_in_flight=1, max_waiting=5, max_wait_s=10)
@@ -24,15 +32,19 @@ class Request:
         self.replica = None
         self.failed = None
         self.error = None
+        self.soonest_s = 0.0
 
     def go(self, targets):
         try:
             self.place = self.room.enter(self, Line(self.model, self.failed), targets, 1)
-        except QueueFull as error:
+        except (QueueFull, ObjectiveMissed) as error:
             self.error = error
             return
         if self.place is None:
             self.turn_came(targets)
+
+    def match_on(self, targets):
+        return NO_MATCH, self.soonest_s
 
     def turn_came(self, targets):
         self.place = None
@@ -191,3 +203,127 @@ def test_who_comes_later_does_not_overtake_on_a_replica_that_has_just_returned()
     fleet.set_standing(replicas[1], Standing.USABLE)
     requests[2].go(fleet.candidates("x"))
     assert [request.replica for request in requests] == [*replicas, None]
+
+
+# The objective.
+
+
+def room_with_objective(*replicas, **config):
+    clock, fleet = VirtualClock(), Fleet(replicas)
+    config = {"max_wait_s": 1000.0, **config}
+    config = QueueConfig(max_in_flight=1, ttft_objective_s=2.0, **config)
+    return WaitingRoom(fleet, config, clock), fleet, clock
+
+
+def arrive(room, fleet, model, number=0, soonest_s=0.0):
+    request = Request(room, number, model)
+    request.soonest_s = soonest_s
+    request.go(fleet.candidates(model))
+    return request
+
+
+def test_a_wait_is_expected_to_go_on_as_it_went():
+    """Three turns a second apart, and the fourth in line would be late."""
+    room, fleet, clock = room_with_objective(Replica("a"))
+    running = arrive(room, fleet, "x")
+    waiting = [arrive(room, fleet, "x") for _ in range(4)]
+    for request in waiting[:3]:
+        clock.advance(1.0)
+        running.end()
+        running = request
+    in_time = arrive(room, fleet, "x")  # behind one: two seconds
+    assert in_time.place is not None
+    with pytest.raises(
+        ObjectiveMissed, match=r"in 3\.0 s, and queue\.ttft_objective_s is 2"
+    ) as one:
+        room.enter(Request(room, 9, "x"), Line("x"), fleet.candidates("x"), 1)
+    assert one.value.retry_after_s == 1
+    # One that goes before the others has less to wait for.
+    assert room.enter(Request(room, 9, "x"), Line("x", None, -1), fleet.candidates("x"), 1)
+
+
+def test_where_nobody_goes_the_wait_grows():
+    """What has hung for longer than the objective lets nobody in, though it was quick before."""
+    room, fleet, clock = room_with_objective(Replica("a"))
+    arrive(room, fleet, "x")
+    first = arrive(room, fleet, "x")
+    clock.advance(1.9)
+    assert arrive(room, fleet, "x").place is not None
+    clock.advance(0.2)
+    assert isinstance(arrive(room, fleet, "x").error, ObjectiveMissed)
+    assert first.place is not None  # who waits was told nothing else, and goes on waiting
+
+
+def test_another_models_queue_is_nobodys_wait():
+    """However many wait for it and however slowly they go."""
+    room, fleet, clock = room_with_objective(
+        Replica("a", frozenset("x")), Replica("b", frozenset("y"), slot=1)
+    )
+    arrive(room, fleet, "x")
+    for _ in range(5):
+        arrive(room, fleet, "x")
+    clock.advance(60.0)
+    arrive(room, fleet, "y")
+    assert arrive(room, fleet, "y").place is not None
+    assert isinstance(arrive(room, fleet, "x").error, ObjectiveMissed)
+
+
+def test_who_was_failed_is_not_refused_for_being_late():
+    """It was taken, and has been sent once."""
+    room, fleet, clock = room_with_objective(Replica("a"), Replica("b", slot=1))
+    running = [arrive(room, fleet, "x") for _ in range(2)]
+    arrive(room, fleet, "x")
+    clock.advance(60.0)
+    running[0].failed = running[0].replica
+    others = [replica for replica in fleet.replicas if replica is not running[0].failed]
+    running[0].go(others)
+    assert running[0].place is not None
+
+
+def test_one_slow_turn_keeps_nobody_out_for_ever():
+    """The first to wait is always let in, and what it sees is learned."""
+    room, fleet, clock = room_with_objective(Replica("a"))
+    running = arrive(room, fleet, "x")
+    for seconds in (20.0, *[0.1] * 30):
+        waiting = arrive(room, fleet, "x")
+        assert waiting.place is not None
+        clock.advance(seconds)
+        running.end()
+        running = waiting
+    assert arrive(room, fleet, "x").place is not None
+    assert arrive(room, fleet, "x").place is not None
+
+
+def test_a_wait_that_was_given_up_is_not_expected_of_others():
+    """Since when nobody goes counts from the first of those that wait."""
+    room, fleet, clock = room_with_objective(Replica("a"))
+    arrive(room, fleet, "x")
+    room.leave(arrive(room, fleet, "x").place)
+    clock.advance(60.0)
+    assert arrive(room, fleet, "x").place is not None
+    assert arrive(room, fleet, "x").place is not None
+    clock.advance(2.1)
+    assert isinstance(arrive(room, fleet, "x").error, ObjectiveMissed)
+
+
+def test_one_is_tried_now_and_then():
+    """Rates are learned from what is sent: with a wrong one nothing else would be sent again."""
+    room, fleet, clock = room_with_objective(Replica("a"), max_wait_s=30.0)
+    answers = []
+    for _ in range(80):
+        clock.advance(1.0)
+        request = arrive(room, fleet, "x", soonest_s=1e6)
+        answers.append(request.error is None)
+        if request.replica is not None:
+            request.end()
+        else:
+            assert request.error.retry_after_s == 30
+    assert [number for number, is_sent in enumerate(answers) if is_sent] == [30, 60]
+
+
+def test_paces_are_bounded():
+    """Clients may make up models where an engine does not say which it has."""
+    room, fleet, _clock = room_with_objective(Replica("a"), max_waiting=5000)
+    for number in range(3000):
+        arrive(room, fleet, f"m{number}")
+    assert len(room._paces) == 1024

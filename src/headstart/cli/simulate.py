@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, get_args
 
@@ -14,13 +15,13 @@ from rich.table import Table
 
 from headstart.cli.errors import one_line_errors
 from headstart.config.values import nearest
-from headstart.errors import ConfigError
+from headstart.errors import ConfigError, StoreUnavailable
 from headstart.routing.config import PolicyName
+from headstart.simulator import experiment
 from headstart.simulator.capacity import Capacity
 from headstart.simulator.cost import CostModel, cost_models
-from headstart.simulator.experiment import capacity_of, cells_of, light_p90_s, run_cells
 from headstart.simulator.report.document import document
-from headstart.simulator.report.html import page
+from headstart.simulator.report.html import check_installed, page
 from headstart.simulator.report.result import Result, Run
 from headstart.simulator.report.table import header, rows, summary
 from headstart.simulator.setup import Knowledge, Setup
@@ -110,6 +111,19 @@ def simulate(
 ) -> None:
     """Replay a trace against simulated replicas, routed as the gateway routes."""
     with one_line_errors():
+        _check_finite(
+            {
+                "--event-delay": event_delay,
+                "--gossip": gossip,
+                "--objective": objective,
+                "--gap-scale": gap_scale,
+                "--bound": bound or 0.0,
+            }
+        )
+        if html is not None:
+            _check_page(html)
+        loads, rates = _numbers(load, "--load"), _numbers(rate, "--rate")
+        policies = _policies(policy or ["expected_ttft"])
         replayed = _prepared(open_trace(trace), block_tokens, requests)
         setup = Setup(
             num_replicas=replicas,
@@ -125,23 +139,15 @@ def simulate(
             is_open_loop=open_loop,
             gap_scale=gap_scale,
         )
-        _check_room(replayed, setup)
-        result = _experiment(
-            replayed,
-            setup,
-            _policies(policy or ["expected_ttft"]),
-            _numbers(load, "--load"),
-            _numbers(rate, "--rate"),
-            seeds,
-            bound,
-            processes or os.cpu_count() or 1,
-        )
-        if html is not None:
-            html.write_text(page(result), encoding="utf-8")
-    if as_json:
-        print(json.dumps(document(result), indent=1))
-    else:
-        _print(result)
+        _check_room(replayed, setup, bool(loads))
+        num_processes = processes or os.cpu_count() or 1
+        result = _experiment(replayed, setup, policies, loads, rates, seeds, bound, num_processes)
+        if as_json:
+            print(json.dumps(document(result), indent=1, allow_nan=False))
+        else:
+            _print(result)
+        if html is not None:  # last, since the figures are not lost if the disk is full
+            _write_page(html, page(result))
 
 
 def _experiment(
@@ -156,22 +162,26 @@ def _experiment(
 ) -> Result:
     if loads and rates:
         raise ConfigError("--load and --rate exclude each other; give one of them.")
+    if bound_s is not None and not loads:
+        raise ConfigError("--bound defines the capacity that --load is a share of; give --load.")
     with _progress() as progress:
-        capacity = None
+        capacity = light_p90_s = None
         if loads:
-            capacity, bound_s = _capacity(trace, setup, policies, bound_s, progress)
+            if bound_s is None:
+                light_p90_s = experiment.light_p90_s(trace, setup, policies[0])
+                bound_s = BOUND_FACTOR * light_p90_s
+            capacity = _capacity(trace, setup, policies, bound_s, progress)
             rates = [capacity.rate * share for share in loads]
         by_rate = dict(zip(rates, loads, strict=True)) if loads else {}
-        cells = cells_of(policies, rates or [None], range(num_seeds))
+        cells = experiment.cells_of(policies, rates or [None], range(num_seeds))
         task = progress.add_task("replays", total=len(cells))
         runs = []
-        for cell, outcome in run_cells(trace, setup, cells, num_processes):
+        for cell, outcome in experiment.run_cells(trace, setup, cells, num_processes):
             share = None if cell.rate is None else by_rate.get(cell.rate)
             runs.append(Run(cell.policy, share, cell.rate, cell.seed, outcome))
             progress.advance(task)
-    order = {cell: index for index, cell in enumerate(cells)}
+    # Cells are done in any order, and of each rate seed by seed.
     runs.sort(key=lambda run: (run.rate or 0.0, policies.index(run.policy), run.seed))
-    assert len(order) == len(runs)
     return Result(
         trace=trace.name,
         num_requests=len(trace.requests),
@@ -180,6 +190,7 @@ def _experiment(
         runs=runs,
         capacity=capacity,
         bound_s=bound_s if loads else None,
+        light_p90_s=light_p90_s,
     )
 
 
@@ -187,26 +198,24 @@ def _capacity(
     trace: Trace,
     setup: Setup,
     policies: Sequence[PolicyName],
-    bound_s: float | None,
+    bound_s: float,
     progress: Progress,
-) -> tuple[Capacity, float]:
+) -> Capacity:
     task = progress.add_task("capacity", total=None)
-    if bound_s is None:
-        bound_s = BOUND_FACTOR * light_p90_s(trace, setup, policies[0])
 
     def heard(policy: PolicyName, rate: float, p90_s: float) -> None:
         progress.update(task, description=f"capacity: {policy}, {rate:.2f}/s, P90 {p90_s:.2f} s")
         progress.advance(task)
 
     try:
-        capacity = capacity_of(trace, setup, policies, bound_s, heard)
+        capacity = experiment.capacity_of(trace, setup, policies, bound_s, heard)
     except ValueError as exc:
         raise ConfigError(
             f"No capacity was found: {exc}; give another --bound, or --open-loop for sessions "
             "that wait for their answers."
         ) from exc
     progress.update(task, description="capacity", total=capacity.num_runs)
-    return capacity, bound_s
+    return capacity
 
 
 @contextmanager
@@ -228,13 +237,40 @@ def _prepared(trace: Trace, block_tokens: int | None, num_requests: int | None) 
     return trace if block_tokens is None else reblocked(trace, block_tokens)
 
 
-def _check_room(trace: Trace, setup: Setup) -> None:
-    """Refuse a fleet that could hold none of the requests."""
-    least = min(request.input_tokens + request.output_tokens for request in trace.requests)
-    if least > setup.kv_tokens:
+def _check_finite(values: dict[str, float]) -> None:
+    for option, value in values.items():
+        if not isfinite(value):
+            raise ConfigError(f"{option} {value} is no number to reckon with; give a finite one.")
+
+
+def _check_page(path: Path) -> None:
+    """Refuse a page that could not be written, before hours are spent on its figures."""
+    check_installed()
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise ConfigError(f"--html {path} cannot be written; give a file in a folder that exists.")
+
+
+def _write_page(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as exc:
+        raise ConfigError(f"--html {path}: {exc.strerror}; give another file.") from exc
+
+
+def _check_room(trace: Trace, setup: Setup, is_all_needed: bool) -> None:
+    """Refuse a fleet that could hold none of the requests, or not all if all are needed."""
+    size = trace.block_tokens
+    room = max(setup.kv_tokens // size, 1)
+    needed = [-(-(one.input_tokens + one.output_tokens) // size) for one in trace.requests]
+    if min(needed) > room:
         raise ConfigError(
             f"--kv-tokens {setup.kv_tokens} holds no request of this trace, of which the shortest "
-            f"has {least} tokens; give more."
+            f"needs {min(needed) * size}; give more."
+        )
+    if is_all_needed and max(needed) > room:
+        raise ConfigError(
+            f"--load needs replicas that hold every request, of which the longest needs "
+            f"{max(needed) * size} tokens of KV; give --kv-tokens {max(needed) * size}, or --rate."
         )
 
 
@@ -243,13 +279,13 @@ def _policies(names: Sequence[str]) -> list[PolicyName]:
     by_name = {str(name): name for name in known}
     for name in names:
         if name not in by_name:
-            raise ConfigError(f"There is no policy {name!r}: {nearest(name, by_name)}.")
+            raise ConfigError(f"There is no policy {name!r}; {nearest(name, by_name)}")
     return [by_name[name] for name in dict.fromkeys(names)]
 
 
 def _knowledge(name: str) -> Knowledge:
     if name not in _KNOWLEDGE:
-        raise ConfigError(f"--knowledge {name!r} is none: {nearest(name, _KNOWLEDGE)}.")
+        raise ConfigError(f"--knowledge {name!r} is none; {nearest(name, _KNOWLEDGE)}")
     return _KNOWLEDGE[name]
 
 
@@ -258,7 +294,12 @@ def _cost(name: str) -> CostModel:
     if path.is_file():
         from headstart.simulator.fit import fit_store  # brings numpy, which others do without
 
-        found = fit_store(path)
+        try:
+            found = fit_store(path)
+        except StoreUnavailable as exc:
+            raise ConfigError(
+                f"--cost {name} is no store of records; give one, or {', '.join(_COSTS)}"
+            ) from exc
         typer.echo(
             f"headstart: cost fitted to {found.num_records} requests; of the half held out it "
             f"misses TTFT by {found.median_error_ratio:.0%} at the median, "
@@ -267,7 +308,7 @@ def _cost(name: str) -> CostModel:
         )
         return found.cost
     if name not in _COSTS:
-        raise ConfigError(f"There is no cost model {name!r}: {nearest(name, _COSTS)}.")
+        raise ConfigError(f"There is no cost model {name!r}; {nearest(name, _COSTS)}")
     return _COSTS[name]
 
 
@@ -286,6 +327,9 @@ def _numbers(text: str, option: str) -> list[float]:
 
 def _print(result: Result) -> None:
     table = Table(*header(), box=None)
+    for column in table.columns:
+        column.overflow = "fold"
+    table.columns[0].no_wrap = True
     for column in table.columns[2:]:
         column.justify = "right"
     for row in rows(result):

@@ -122,7 +122,8 @@ def load_config(
     tree = merge(_read_tree(path, environment, folder), flag_tree(flags, folder))
     reading = Reading()
     config = _compose(tree, flags, environment, reading)
-    return LoadedConfig(config, reading.origins, path, _unused_variables(environment, reading))
+    warnings = (*_unused_variables(environment, reading), *_unused_queue_keys(config, reading))
+    return LoadedConfig(config, reading.origins, path, warnings)
 
 
 def load_templates_folder(
@@ -407,4 +408,19 @@ def _unused_variables(environment: Mapping[str, str], reading: Reading) -> tuple
         and name not in _NOT_KEYS
         and not name.startswith(_TEST_PREFIXES)
         and name not in named
+    )
+
+
+def _unused_queue_keys(config: HeadstartConfig, reading: Reading) -> tuple[str, ...]:
+    queue = config.queue
+    if queue.max_in_flight is not None:
+        return ()
+    unused = []
+    if queue.order != "fcfs":
+        unused.append("queue.order")
+    if queue.ttft_objective_s is not None:
+        unused.append("queue.ttft_objective_s")
+    return tuple(
+        f"{reading.origins[key]}: `{key}` does nothing without `queue.max_in_flight`"
+        for key in unused
     )

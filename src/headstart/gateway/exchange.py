@@ -37,7 +37,7 @@ from headstart.gateway.waiting import Waiter, no_replica
 from headstart.prompt.token_keys import TokenPrompt
 from headstart.routing.policy import RoutingRequest
 from headstart.routing.queue import Line, Place
-from headstart.routing.queue_orders import Match
+from headstart.routing.queue_orders import NO_MATCH, Match
 from headstart.routing.receipt import receipt_header
 from headstart.routing.replica import Replica
 from headstart.wire.http1 import Request, ResponseHead
@@ -237,10 +237,13 @@ class Exchange:
     def match_on(self, targets: Sequence[Replica]) -> tuple[Match, float]:
         """Return what `targets` hold of the prompt, and in how many seconds it could begin."""
         prepared, path = self._prepared, self._path
-        request = RoutingRequest(
-            prepared.model, prepared.prompt, prepared.tokens, now=path.clock.monotonic()
-        )
-        return path.router.best_match(request, targets)
+        now = path.clock.monotonic()
+        request = RoutingRequest(prepared.model, prepared.prompt, prepared.tokens, now=now)
+        try:
+            return path.router.best_match(request, targets)
+        except Exception:  # noqa: BLE001 -- what is known of caches may fail, requests not
+            _log.exception("a request that waits could not be looked up; it counts as not cached")
+            return NO_MATCH, 0.0
 
     def turn_came(self, targets: Sequence[Replica]) -> None:
         """Go to one of `targets`, at least one of which has room."""
@@ -366,6 +369,8 @@ class Exchange:
             self._answer(HeadstartError(_INTERNAL_ERROR))
             return
         self._attempt = attempt
+        if self._path.waiting is not None:
+            self._path.waiting.charge(self._tenant.name, attempt.dispatch.work.uncached_tokens)
         if self._client.is_write_paused:
             assert attempt.call is not None
             attempt.call.pause_reading()

@@ -16,7 +16,7 @@ for good by a guess has no way out. Such a request passes when the minute before
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, inf
 from typing import Final
 
@@ -145,7 +145,7 @@ class TenantLimiter:
         self._indexes = {
             tenant.name: index
             for index, tenant in enumerate(tenants)
-            if tenant.limits != TenantLimits()
+            if replace(tenant.limits, least_priority=0) != TenantLimits()  # the queue's affair
         }
 
     @property

@@ -4,6 +4,11 @@ Theory of operation: nobody polls, and no request has a timer. A request that ca
 place; the end of another request calls `serve`, which sends on whoever is first among those that
 can go. All else that may let requests go, or tell that they never will (a replica returned, a
 replica was lost, somebody has waited for too long), is found by `sweep`, a few times a second.
+
+What is expected of an objective is learned from those who are let in, so it must not keep everybody
+out: who would be the first to wait for a model is not taken to wait long, and of those that would
+be late without any wait one goes all the same, for each model every `max_wait_s`. Else a turn that
+took long once, or an engine's slow first answers, would be refused for ever.
 """
 
 from collections.abc import Sequence
@@ -25,16 +30,52 @@ from headstart.routing.fleet import Fleet
 from headstart.routing.queue import Line, Place, QueueConfig, WaitQueue
 from headstart.routing.queue_orders import Match
 from headstart.routing.replica import Replica
+from headstart.wire.priority import MOST
 
 _GAP_GAIN: Final = 0.1
 """Of each further time between two who go, in their moving average."""
+
+_MAX_PACES: Final = 1024
+"""Models whose pace is remembered."""
+
+
+class _Pace:
+    """How quickly those go who wait for a model.
+
+    Attributes:
+        gap_s: moving average of the time between two who go; None before the first has gone.
+        since: when the last one went, or the first of those that wait came; of no meaning while
+            nobody waits.
+        tried_at: when one was last let in that was expected to be late, or the model came up.
+    """
+
+    __slots__ = ("gap_s", "since", "tried_at")
+
+    def __init__(self, now: float) -> None:
+        self.gap_s: float | None = None
+        self.since = now
+        self.tried_at = now
+
+    def went(self, now: float) -> None:
+        """Hear that one goes who waited."""
+        gap_s = now - self.since
+        self.gap_s = gap_s if self.gap_s is None else self.gap_s + _GAP_GAIN * (gap_s - self.gap_s)
+        self.since = now
+
+    def wait_s(self, num_ahead: int, now: float) -> float:
+        """Return how long one waits behind `num_ahead` others; at least as long as nobody went."""
+        gap_s = self.gap_s or 0.0
+        return num_ahead * gap_s + max(gap_s, now - self.since)
 
 
 class Waiter(Protocol):
     """A request that waits (`exchange.Exchange`)."""
 
     def match_on(self, targets: Sequence[Replica]) -> tuple[Match, float]:
-        """Return what `targets` hold of its prompt, and in how many seconds it could begin."""
+        """Return what `targets` hold of its prompt, and in how many seconds it could begin.
+
+        Must not raise: it is asked while others are served.
+        """
         ...
 
     def turn_came(self, targets: Sequence[Replica]) -> None:
@@ -55,15 +96,15 @@ class WaitingRoom:
         clock: monotonic readings.
     """
 
-    __slots__ = ("_clock", "_config", "_fleet", "_gap_s", "_queue", "_served_at")
+    __slots__ = ("_clock", "_config", "_fleet", "_paces", "_queue")
 
     def __init__(self, fleet: Fleet, config: QueueConfig, clock: Clock) -> None:
         self._fleet = fleet
         self._config = config
         self._clock = clock
         self._queue: WaitQueue[Waiter] = WaitQueue(config)
-        self._gap_s = 0.0  # moving average of the time between two who go, while some wait
-        self._served_at: float | None = None
+        # By the hash of a model's name, which clients may make up. Kept for the objective only.
+        self._paces: dict[int, _Pace] = {}
         for replica in fleet.replicas:
             self._limit(replica)
 
@@ -118,12 +159,13 @@ class WaitingRoom:
             ObjectiveMissed: its first token is not to be expected in time.
         """
         self.serve()  # whoever can go goes before; the others want nothing of what is free then
-        has_room = _has_room(targets)
-        if self._config.ttft_objective_s is not None and line.failed is None:
-            self._check_objective(who, targets, self._config.ttft_objective_s, has_room=has_room)
+        has_room, now = _has_room(targets), self._clock.monotonic()
+        objective_s = self._config.ttft_objective_s
+        if objective_s is not None and line.failed is None:
+            wait_s = 0.0 if has_room else self._wait_s(line, now)
+            self._check_objective(wait_s, who.match_on(targets)[1], line.model, objective_s)
         if has_room:
             return None
-        now = self._clock.monotonic()
         place = self._queue.join(who, line, num_bytes, now, group, tenant)
         if place is None:
             waiting, wait_s = self._queue.num_waiting, self._queue.longest_wait_s(now)
@@ -131,6 +173,8 @@ class WaitingRoom:
                 f"All replicas are busy and {waiting} requests wait for one; try again later.",
                 retry_after_s=ceil(wait_s),
             )
+        if objective_s is not None and self._queue.num_ahead(line.model, MOST) == 1:
+            self._pace(line.model, now).since = now
         return place
 
     def leave(self, place: Place[Waiter]) -> None:
@@ -140,14 +184,15 @@ class WaitingRoom:
     def serve(self) -> None:
         """Send on everybody who can go, in order.
 
-        Cost: O(replicas) where all are full, else O(lines) for each who goes.
+        Cost: O(replicas) where all are full, else `WaitQueue.pop_next` for each who goes.
         """
         while self._queue.num_waiting and _has_room(self._fleet.replicas):
             now = self._clock.monotonic()
             place = self._queue.pop_next(self._can_go, self._match_of, now)
             if place is None:
                 return
-            self._note_served(now)
+            if self._config.ttft_objective_s is not None:
+                self._pace(place.line.model, now).went(now)
             place.who.turn_came(self._targets(place.line))
 
     def sweep(self, now: float) -> None:
@@ -176,32 +221,46 @@ class WaitingRoom:
             )
 
     def charge(self, tenant: str, tokens: int) -> None:
-        """Hear what was generated for a tenant: `dlpm` counts it against its share."""
-        self._queue.order.charge(tenant, tokens)
+        """Hear what is computed for a tenant: `dlpm` counts it against its share."""
+        self._queue.charge(tenant, tokens)
 
     def _match_of(self, place: Place[Waiter]) -> Match:
-        targets = [replica for replica in self._targets(place.line) if replica.has_room]
-        return place.who.match_on(targets)[0]
+        return place.who.match_on(self._targets(place.line))[0]
+
+    def _pace(self, model: str, now: float) -> _Pace:
+        key = hash(model)
+        pace = self._paces.get(key)
+        if pace is None:
+            while len(self._paces) >= _MAX_PACES:
+                del self._paces[next(iter(self._paces))]
+            pace = self._paces[key] = _Pace(now)
+        return pace
+
+    def _wait_s(self, line: Line, now: float) -> float:
+        """Return how long one who comes now waits for its turn, as it has gone lately."""
+        num_ahead = self._queue.num_ahead(line.model, line.priority)
+        if not num_ahead and not self._queue.num_ahead(line.model, MOST):
+            return 0.0
+        return self._pace(line.model, now).wait_s(num_ahead, now)
 
     def _check_objective(
-        self, who: Waiter, targets: Sequence[Replica], objective_s: float, *, has_room: bool
+        self, wait_s: float, prefill_s: float, model: str, objective_s: float
     ) -> None:
-        """Refuse who cannot be in time: its wait here, and the soonest first token after it."""
-        expected_s = who.match_on(targets)[1]
-        if not has_room:
-            expected_s += (self._queue.num_waiting + 1) * self._gap_s
-        if expected_s > objective_s:
-            raise ObjectiveMissed(
-                f"The first token could be expected in {expected_s:.1f} s, and "
-                f"queue.ttft_objective_s is {objective_s:g}; try again later.",
-                retry_after_s=max(ceil(expected_s - objective_s), 1),
-            )
-
-    def _note_served(self, now: float) -> None:
-        if self._served_at is not None:
-            gap_s = now - self._served_at
-            self._gap_s += _GAP_GAIN * (gap_s - self._gap_s) if self._gap_s else gap_s
-        self._served_at = now if self._queue.num_waiting else None
+        """Refuse a request whose first token is not to be expected in time."""
+        late_s = wait_s + prefill_s - objective_s
+        if late_s <= 0.0:
+            return
+        now, limit_s = self._clock.monotonic(), self._config.max_wait_s
+        pace = self._pace(model, now)
+        if not wait_s and now - pace.tried_at >= limit_s:
+            pace.tried_at = now
+            return
+        raise ObjectiveMissed(
+            f"The first token could be expected in {wait_s + prefill_s:.1f} s, and "
+            f"queue.ttft_objective_s is {objective_s:g}; try again later.",
+            # By then all that wait now have gone or were refused.
+            retry_after_s=ceil(min(late_s, limit_s)),
+        )
 
     def _refuse(self, line: Line, error: HeadstartError) -> None:
         for place in self._queue.pop_line(line):

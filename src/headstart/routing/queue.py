@@ -1,8 +1,19 @@
 """Requests that wait for a replica: how many and how long, and who is next.
 
-A line holds requests that the same replicas can take and that have the same priority, in the order
-of their coming, so that one that cannot go yet holds up nobody in another line. Of those that can
-go the least priority goes first; among these the order decides (`queue_orders`).
+Theory of operation: a line holds requests that the same replicas can take and that have the same
+priority, so that one that cannot go yet holds up nobody in another line. For an order by prefix a
+line has a row for each group that shares prefixes, and for an order by shares one for each tenant.
+Of those that can go next,
+
+1. who was failed by a replica goes first: it came before all others;
+2. where tenants have shares, those without any left stand back;
+3. the oldest goes, if it has waited for `age_s`;
+4. the least priority goes first;
+5. the group goes whose turn it is, and the order (`queue_orders`) says who of it.
+
+A turn is worth one request of a group, and turns come in the order in which requests came. Whoever
+is served before its time takes the turn of its row's first, and those before it take the next ones:
+who of a group goes is its own affair, and when another group goes does not depend on it.
 """
 
 from collections import OrderedDict
@@ -25,7 +36,7 @@ from headstart.routing.replica import Replica
 T = TypeVar("T")
 
 MAX_LOOKED_AT: Final = 64
-"""Of those that can go, the oldest so many are compared: each takes a look-up in the index."""
+"""Of those whose turn it is, the oldest so many are compared: each takes a look-up in the index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +50,8 @@ class QueueConfig:
         max_waiting_bytes: >= 0; their bodies together.
         max_wait_s: > 0; how long one may wait.
         order: who goes next.
-        age_s: > 0; whoever has waited for longer goes first, whatever the order and priorities.
+        age_s: > 0; whoever has waited for longer goes first, whatever the order and priorities; of
+            `dlpm`, among the tenants that have something left.
         k: of `k_lpm`, >= 1.
         quantum_tokens: of `dlpm`, >= 1.
         ttft_objective_s: > 0; a request whose first token cannot be expected within it is refused
@@ -83,9 +95,11 @@ class Line:
     priority: int = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Place(Generic[T]):
     """One waiting request's place in the queue.
+
+    Mutates: `turn`, which only the queue changes.
 
     Attributes:
         who: waits.
@@ -95,6 +109,7 @@ class Place(Generic[T]):
         since: monotonic seconds when it came.
         group: whose cached prefixes it may use.
         tenant: for whom it counts.
+        turn: `number`, or that of one of the same row that came later and went earlier.
     """
 
     who: T
@@ -104,29 +119,43 @@ class Place(Generic[T]):
     since: float
     group: str = ""
     tenant: str = ""
+    turn: int = 0
 
 
 MatchOf = Callable[[Place[T]], Match]
+
+_Row = OrderedDict[Place[T], None]
 
 
 class WaitQueue(Generic[T]):
     """Everybody that waits.
 
     Args:
-        config: bounds; `max_in_flight` is not used here.
+        config: bounds and order; `max_in_flight` is not used here.
     """
 
-    __slots__ = ("_config", "_count", "_lines", "_num_bytes", "_order", "_places")
+    __slots__ = (
+        "_config",
+        "_count",
+        "_lines",
+        "_looks_at_matches",
+        "_num_bytes",
+        "_order",
+        "_places",
+        "_shares_by_tenant",
+    )
 
     def __init__(self, config: QueueConfig) -> None:
         self._config = config
         self._count = 0
-        # All places by the time of their coming, and the same by line. Both are ordered dicts,
-        # because taking the first and leaving from the middle are both common.
-        self._places: OrderedDict[Place[T], None] = OrderedDict()
-        self._lines: dict[Line, OrderedDict[Place[T], None]] = {}
+        # All places by the time of their coming, and the same by line and row. They are ordered
+        # dicts, because taking the first and leaving from the middle are both common.
+        self._places: _Row[T] = OrderedDict()
+        self._lines: dict[Line, dict[tuple[str, str], _Row[T]]] = {}
         self._num_bytes = 0
         self._order = build_order(config)
+        self._looks_at_matches = self._order.looks_at_matches
+        self._shares_by_tenant = self._order.shares_by_tenant
 
     @property
     def num_waiting(self) -> int:
@@ -138,14 +167,17 @@ class WaitQueue(Generic[T]):
         """Their bodies together."""
         return self._num_bytes
 
+    def num_ahead(self, model: str, priority: int) -> int:
+        """Return how many wait for `model` with `priority` or less. Cost: O(lines and rows)."""
+        return sum(
+            sum(map(len, rows.values()))
+            for line, rows in self._lines.items()
+            if line.model == model and line.priority <= priority
+        )
+
     def lines(self) -> list[Line]:
         """Return the lines in which someone waits."""
         return list(self._lines)
-
-    @property
-    def order(self) -> QueueOrder:
-        """Who decides."""
-        return self._order
 
     def join(
         self, who: T, line: Line, num_bytes: int, now: float, group: str = "", tenant: str = ""
@@ -163,19 +195,23 @@ class WaitQueue(Generic[T]):
             return None
         self._count += 1
         number = self._count if line.failed is None else 0
-        place = Place(who, line, number, num_bytes, now, group, tenant)
+        place = Place(who, line, number, num_bytes, now, group, tenant, number)
         self._places[place] = None
-        self._lines.setdefault(line, OrderedDict())[place] = None
+        row = self._lines.setdefault(line, {}).setdefault(self._key(place), OrderedDict())
+        row[place] = None
         self._num_bytes += num_bytes
         return place
 
     def leave(self, place: Place[T]) -> None:
         """Give a place up. Cost: O(1)."""
         del self._places[place]
-        line = self._lines[place.line]
-        del line[place]
-        if not line:
-            del self._lines[place.line]
+        rows, key = self._lines[place.line], self._key(place)
+        row = rows[key]
+        del row[place]
+        if not row:
+            del rows[key]
+            if not rows:
+                del self._lines[place.line]
         self._num_bytes -= place.num_bytes
 
     def pop_next(
@@ -188,33 +224,33 @@ class WaitQueue(Generic[T]):
             match_of: looks a request's prompt up; not asked where the order is that of arrival.
             now: monotonic seconds.
 
-        Cost: O(lines), which are at most the models and priorities waited for; with an order by
-        prefix `MAX_LOOKED_AT` look-ups besides.
+        Cost: O(lines and rows): models, priorities, and for the orders that look at them groups or
+        tenants waited for; with an order by prefix `MAX_LOOKED_AT` look-ups besides.
         """
-        lines = [places for line, places in self._lines.items() if can_go(line)]
-        if not lines:
+        heads = [
+            next(iter(row))
+            for line, rows in self._lines.items()
+            if can_go(line)
+            for row in rows.values()
+        ]
+        if not heads:
             return None
-        best = self._oldest(lines)
-        if best.number and now - best.since <= self._config.age_s:
-            best = self._ordered(lines, match_of)
-        elif self._order.looks_at_matches:
-            self._order.pick([best], match_of)  # counts for its tenant all the same
+        best = min(heads, key=_number)
+        if best.number:  # no replica has failed it
+            if self._shares_by_tenant:
+                tenants = self._order.entitled({head.tenant for head in heads})
+                heads = [head for head in heads if head.tenant in tenants]
+                best = min(heads, key=_number)
+            if now - best.since <= self._config.age_s:
+                best = self._ordered(heads, match_of)
+        self._pass_turns(best)
         self.leave(best)
         return best
 
-    def _oldest(self, lines: Sequence[OrderedDict[Place[T], None]]) -> Place[T]:
-        return min((next(iter(places)) for places in lines), key=_number)
-
-    def _ordered(
-        self, lines: Sequence[OrderedDict[Place[T], None]], match_of: MatchOf[T]
-    ) -> Place[T]:
-        """Return the order's choice among those of the least priority."""
-        least = min(next(iter(places)).line.priority for places in lines)
-        lines = [places for places in lines if next(iter(places)).line.priority == least]
-        if not self._order.looks_at_matches:
-            return self._oldest(lines)
-        waiting = list(islice(merge(*lines, key=_number), MAX_LOOKED_AT))
-        return self._order.pick(waiting, match_of)
+    def charge(self, tenant: str, tokens: int) -> None:
+        """Hear that tokens were computed for a tenant; what nobody waits for costs nothing."""
+        if self._shares_by_tenant and self._places:
+            self._order.charge(tenant, tokens)
 
     def pop_late(self, now: float) -> Place[T] | None:
         """Take out one that has waited for longer than `max_wait_s`; None if there is none."""
@@ -225,9 +261,9 @@ class WaitQueue(Generic[T]):
         return first
 
     def pop_line(self, line: Line) -> Iterator[Place[T]]:
-        """Take out everyone in `line`, in order."""
+        """Take out everyone in `line`, row by row."""
         while line in self._lines:
-            place = next(iter(self._lines[line]))
+            place = next(iter(next(iter(self._lines[line].values()))))
             self.leave(place)
             yield place
 
@@ -237,14 +273,55 @@ class WaitQueue(Generic[T]):
         return 0.0 if first is None else now - first.since
 
     def check_integrity(self) -> None:
-        """Assert that both orders hold the same, that no line is empty, and the bounds."""
-        in_lines = [place for places in self._lines.values() for place in places]
-        assert sorted(map(id, in_lines)) == sorted(map(id, self._places))
-        assert all(self._lines.values())
-        assert all(place.line == line for line, places in self._lines.items() for place in places)
+        """Assert that both orders hold the same, that no line is empty, turns and the bounds."""
+        in_rows = []
+        for line, rows in self._lines.items():
+            assert rows
+            for key, row in rows.items():
+                places = list(row)
+                assert places
+                assert all(place.line == line for place in places)
+                assert all(self._key(place) == key for place in places)
+                if line.failed is None:
+                    turns = [place.turn for place in places]
+                    assert turns == sorted(set(turns))
+                    assert all(place.turn >= place.number for place in places)
+                in_rows += places
+        assert sorted(map(id, in_rows)) == sorted(map(id, self._places))
         assert self._num_bytes == sum(place.num_bytes for place in self._places)
         assert len(self._places) <= self._config.max_waiting
         assert self._num_bytes <= self._config.max_waiting_bytes
+
+    def _key(self, place: Place[T]) -> tuple[str, str]:
+        """Return which row of its line a place is in."""
+        return (
+            place.group if self._looks_at_matches else "",
+            place.tenant if self._shares_by_tenant else "",
+        )
+
+    def _ordered(self, heads: Sequence[Place[T]], match_of: MatchOf[T]) -> Place[T]:
+        """Return the order's choice of the group whose turn it is, in the least priority."""
+        least = min(head.line.priority for head in heads)
+        first = min((head for head in heads if head.line.priority == least), key=_turn)
+        if not self._looks_at_matches:
+            return first
+        rows = [
+            self._lines[head.line][self._key(head)]
+            for head in heads
+            if head.group == first.group and head.line == first.line
+        ]
+        waiting = list(islice(merge(*rows, key=_number), MAX_LOOKED_AT))
+        return self._order.pick(waiting, match_of)
+
+    def _pass_turns(self, place: Place[T]) -> None:
+        """Give `place` the turn of its row's first. Cost: O(those before it)."""
+        before: Place[T] | None = None
+        for each in self._lines[place.line][self._key(place)]:
+            if before is not None:
+                before.turn = each.turn
+            if each is place:
+                return
+            before = each
 
 
 def build_order(config: QueueConfig) -> QueueOrder:
@@ -262,3 +339,7 @@ def build_order(config: QueueConfig) -> QueueOrder:
 
 def _number(place: Place[T]) -> int:
     return place.number
+
+
+def _turn(place: Place[T]) -> int:
+    return place.turn

@@ -145,9 +145,9 @@ class Router:
     def best_match(
         self, request: RoutingRequest, candidates: Sequence[Replica]
     ) -> tuple[Match, float]:
-        """Return what the best of `candidates` holds of a prompt, and the soonest first token.
+        """Return what is held of a prompt at best, and in how many seconds it could begin.
 
-        Nothing is chosen, counted or learned. The time is in seconds from now.
+        Only candidates that have room count, if any has. Nothing is chosen, counted or learned.
 
         Args:
             request: what is known of it.
@@ -156,14 +156,18 @@ class Router:
         view = self._view if request.prompt.keys or request.tokens is not None else None
         self._describe(request, candidates, view)
         num_tokens = request.input_tokens
-        matched_tokens = request.matched_tokens or (0,) * len(candidates)
-        soonest_s = inf
-        for replica, matched in zip(candidates, matched_tokens, strict=True):
+        best, soonest_s = 0, inf
+        is_full = not any(replica.has_room for replica in candidates)
+        for index, replica in enumerate(candidates):
+            if not is_full and not replica.has_room:
+                continue
+            matched = request.matched_tokens[index] if request.matched_tokens else 0
+            best = max(best, matched)
             load, uncached = replica.load, max(num_tokens - matched, 1)
             wait_s = max(load.wait_s(request.now), 0.0) + load.base_s
             attention_s = (num_tokens - 0.5 * uncached) * load.attention_s
             soonest_s = min(soonest_s, wait_s + uncached * (load.linear_s + attention_s))
-        return Match(max(matched_tokens), num_tokens), soonest_s
+        return Match(best, num_tokens), soonest_s
 
     def send_blind(self, request: RoutingRequest, candidates: Sequence[Replica]) -> Dispatch:
         """Send without index and policy, where these have failed; as `send` otherwise."""

@@ -3,12 +3,14 @@
 Smaller is earlier, as in vLLM's `priority`; without it a request has 0.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
 from headstart.errors import BadRequest
 
 PRIORITY_FIELD: Final = b"x-headstart-priority"
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,9}")
 MOST: Final = 100
 """Furthest from 0, both ways: each number that is used costs the queue a line."""
 
@@ -27,14 +29,10 @@ def priority_of(fields: Mapping[bytes, bytes], least: int) -> int:
     if value is None:
         return max(0, least)
     text = value.strip().decode("latin-1")
-    try:
-        priority = int(text)
-    except ValueError:
-        priority = MOST + 1
-    if abs(priority) > MOST:
+    if not _NUMBER.fullmatch(text) or abs(int(text)) > MOST:
         raise BadRequest(
             f"The header x-headstart-priority is {text[:40]!r}; "
             f"give a whole number from -{MOST} to {MOST}.",
             param="x-headstart-priority",
         )
-    return max(priority, least)
+    return max(int(text), least)

@@ -58,6 +58,7 @@ class Result(msgspec.Struct, frozen=True):
         runs: in the order of load, policy and seed.
         capacity: to which loads refer, if there are any.
         bound_s: of TTFT P90, which defines it.
+        light_p90_s: TTFT P90 of a fleet with little to do, if the bound is a multiple of it.
     """
 
     trace: str
@@ -67,6 +68,7 @@ class Result(msgspec.Struct, frozen=True):
     runs: Sequence[Run]
     capacity: Capacity | None = None
     bound_s: float | None = None
+    light_p90_s: float | None = None
 
     def lines(self) -> list[Line]:
         """Return one line for each policy and load, in the order of the runs."""
