@@ -26,14 +26,18 @@ class Query:
 
 
 class ArbitraryTies:
-    """Shows the queue to an order in a random one, so that the first of equals is any of them."""
+    """Shows an order matches that differ by a little, so that the first of equals is any."""
 
     def __init__(self, order, seed):
         self._order = order
         self._rng = Random(seed)
 
     def pick(self, waiting, match_of):
-        return self._order.pick(self._rng.sample(waiting, len(waiting)), match_of)
+        return self._order.pick(waiting, lambda one: self._blur(match_of(one)))
+
+    def _blur(self, match):
+        little = self._rng.randrange(10**6)  # of so many that hardly any are equal
+        return Match(match.matched_tokens * 10**6 + little, match.input_tokens * 10**6)
 
 
 def arrivals(seed):
@@ -67,13 +71,24 @@ def replay(order, seed):
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_order_of_the_orders(seed):
-    """Ties decide: served oldest first, LPM is the best of all; at random, worse than k = 3."""
+    """Ties decide: served oldest first, LPM is the best of all; at random, worse than k = 3.
+
+    The known figure for k = 3 is with arbitrary ties too; the oldest first make it better.
+    """
     orders = (
         FirstComeFirstServed(),
         ArbitraryTies(LongestPrefixMatch(), seed),
+        ArbitraryTies(LongestPrefixMatch(k=3), seed),
         LongestPrefixMatch(k=3),
         LongestPrefixMatch(),
     )
     slowest = [replay(order, seed) for order in orders]
     assert slowest == sorted(slowest, reverse=True)
-    assert slowest == pytest.approx([178.0, 88.8, 58.7, 30.4], rel=0.3)
+    known = [*slowest[:3], slowest[-1]]
+    assert known == pytest.approx([178.0, 88.8, 58.7, 30.4], rel=0.15)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_first_come_first_served_is_k_of_one(seed):
+    """The oldest is always due."""
+    assert replay(LongestPrefixMatch(k=1), seed) == replay(FirstComeFirstServed(), seed)
