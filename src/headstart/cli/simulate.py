@@ -6,33 +6,31 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import get_args
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from headstart.cli import simulate_options as options
 from headstart.cli.errors import one_line_errors
+from headstart.cli.simulate_options import BOUND_FACTOR, COSTS
 from headstart.config.values import nearest
 from headstart.errors import ConfigError, StoreUnavailable
 from headstart.routing.config import PolicyName
 from headstart.simulator import experiment
 from headstart.simulator.capacity import Capacity
-from headstart.simulator.cost import CostModel, cost_models
+from headstart.simulator.cost import CostModel
 from headstart.simulator.report.document import document
 from headstart.simulator.report.html import check_installed, page
 from headstart.simulator.report.result import Result, Run
 from headstart.simulator.report.table import header, rows, summary
 from headstart.simulator.setup import Knowledge, Setup
-from headstart.simulator.source import GENERATORS, open_trace, reblocked, shortened
+from headstart.simulator.source import open_trace, reblocked, shortened
 from headstart.simulator.trace import Trace
 
-BOUND_FACTOR = 5.0
-"""Of the TTFT P90 of a fleet with little to do: the bound that defines capacity by default."""
-
 _KNOWLEDGE: dict[str, Knowledge] = {name: name for name in get_args(Knowledge)}
-_COSTS = {model.name: model for model in cost_models()}
 
 
 def register(app: typer.Typer) -> None:
@@ -41,85 +39,33 @@ def register(app: typer.Typer) -> None:
 
 
 def simulate(
-    trace: Annotated[
-        str,
-        typer.Argument(
-            metavar="TRACE",
-            help="File (Mooncake, Bailian, WEKA, chat log, own records; plain or gzip), or "
-            f"generate:NAME with one of {', '.join(GENERATORS)}.",
-        ),
-    ],
-    policy: Annotated[
-        list[str] | None, typer.Option(help="Policy, as often as wanted.  [expected_ttft]")
-    ] = None,
-    load: Annotated[
-        str, typer.Option(help="Loads as shares of the capacity, e.g. 0.6,0.8,0.95.")
-    ] = "",
-    rate: Annotated[str, typer.Option(help="Requests per second instead of --load.")] = "",
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each policy and load.")] = 5,
-    replicas: Annotated[int, typer.Option(min=1, max=1024)] = 8,
-    kv_tokens: Annotated[int, typer.Option(min=1, help="KV of each replica.")] = 307_328,
-    cost: Annotated[
-        str,
-        typer.Option(
-            help=f"How long steps take: {', '.join(_COSTS)}, or a store whose records to fit."
-        ),
-    ] = cost_models()[0].name,
-    block_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Size of a block; a multiple of the trace's.")
-    ] = None,
-    requests: Annotated[
-        int | None, typer.Option(min=1, help="Only the first so many requests.")
-    ] = None,
-    gateways: Annotated[int, typer.Option(min=1, help="Gateways, each with what it knows.")] = 1,
-    event_delay: Annotated[
-        float, typer.Option(min=0.0, help="Seconds until gateways hear of caches' events.")
-    ] = 0.0,
-    knowledge: Annotated[
-        str, typer.Option(help="Of caches: events, or approximate (what a gateway sent there).")
-    ] = "events",
-    gossip: Annotated[
-        float,
-        typer.Option(min=0.0, help="Seconds until gateways hear of others' dispatches; 0: never."),
-    ] = 0.0,
-    pinned: Annotated[bool, typer.Option(help="A session stays with one gateway.")] = False,
-    bound: Annotated[
-        float | None,
-        typer.Option(
-            min=0.0,
-            help="TTFT P90 in seconds up to which a load is within the capacity. Default: "
-            f"{BOUND_FACTOR:g} times that of a fleet with little to do.",
-        ),
-    ] = None,
-    objective: Annotated[float, typer.Option(min=0.0, help="TTFT that is good, seconds.")] = 1.0,
-    warmup: Annotated[
-        float, typer.Option(min=0.0, max=0.99, help="Share of requests not counted.")
-    ] = 0.1,
-    open_loop: Annotated[
-        bool,
-        typer.Option(help="Send requests when they are due, without waiting for the last answer."),
-    ] = False,
-    gap_scale: Annotated[
-        float,
-        typer.Option(min=0.0001, help="Factor on gaps in sessions of a trace without times."),
-    ] = 1.0,
-    processes: Annotated[
-        int | None, typer.Option(min=1, help="Default: one for each processor.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    html: Annotated[Path | None, typer.Option(help="Write a page with charts.")] = None,
+    trace: options.TraceArgument,
+    policy: options.PoliciesOption = None,
+    load: options.LoadOption = "",
+    rate: options.RateOption = "",
+    seeds: options.SeedsOption = 5,
+    replicas: options.ReplicasOption = 8,
+    kv_tokens: options.KvTokensOption = 307_328,
+    cost: options.CostOption = next(iter(COSTS)),
+    block_tokens: options.BlockTokensOption = None,
+    requests: options.RequestsOption = None,
+    gateways: options.GatewaysOption = 1,
+    event_delay: options.EventDelayOption = 0.0,
+    knowledge: options.KnowledgeOption = "events",
+    gossip: options.GossipOption = 0.0,
+    pinned: options.PinnedOption = False,
+    bound: options.BoundOption = None,
+    objective: options.ObjectiveOption = 1.0,
+    warmup: options.WarmupOption = 0.1,
+    open_loop: options.OpenLoopOption = False,
+    gap_scale: options.GapScaleOption = 1.0,
+    processes: options.ProcessesOption = None,
+    as_json: options.JsonOption = False,
+    html: options.HtmlOption = None,
 ) -> None:
     """Replay a trace against simulated replicas, routed as the gateway routes."""
     with one_line_errors():
-        _check_finite(
-            {
-                "--event-delay": event_delay,
-                "--gossip": gossip,
-                "--objective": objective,
-                "--gap-scale": gap_scale,
-                "--bound": bound or 0.0,
-            }
-        )
+        _check_finite("--bound", bound or 0.0)
         if html is not None:
             _check_page(html)
         loads, rates = _numbers(load, "--load"), _numbers(rate, "--rate")
@@ -130,14 +76,14 @@ def simulate(
             kv_tokens=kv_tokens,
             cost=_cost(cost),
             num_gateways=gateways,
-            event_delay_s=event_delay,
+            event_delay_s=_check_finite("--event-delay", event_delay),
             is_pinned=pinned,
             knowledge=_knowledge(knowledge),
-            gossip_s=gossip,
+            gossip_s=_check_finite("--gossip", gossip),
             warmup_ratio=warmup,
-            objective_s=objective,
+            objective_s=_check_finite("--objective", objective),
             is_open_loop=open_loop,
-            gap_scale=gap_scale,
+            gap_scale=_check_finite("--gap-scale", gap_scale),
         )
         _check_room(replayed, setup, bool(loads))
         num_processes = processes or os.cpu_count() or 1
@@ -237,10 +183,10 @@ def _prepared(trace: Trace, block_tokens: int | None, num_requests: int | None) 
     return trace if block_tokens is None else reblocked(trace, block_tokens)
 
 
-def _check_finite(values: dict[str, float]) -> None:
-    for option, value in values.items():
-        if not isfinite(value):
-            raise ConfigError(f"{option} {value} is no number to reckon with; give a finite one.")
+def _check_finite(option: str, value: float) -> float:
+    if not isfinite(value):
+        raise ConfigError(f"{option} {value} is no number to reckon with; give a finite one.")
+    return value
 
 
 def _check_page(path: Path) -> None:
@@ -298,7 +244,7 @@ def _cost(name: str) -> CostModel:
             found = fit_store(path)
         except StoreUnavailable as exc:
             raise ConfigError(
-                f"--cost {name} is no store of records; give one, or {', '.join(_COSTS)}"
+                f"--cost {name} is no store of records; give one, or {', '.join(COSTS)}"
             ) from exc
         typer.echo(
             f"headstart: cost fitted to {found.num_records} requests; of the half held out it "
@@ -307,9 +253,9 @@ def _cost(name: str) -> CostModel:
             err=True,
         )
         return found.cost
-    if name not in _COSTS:
-        raise ConfigError(f"There is no cost model {name!r}; {nearest(name, _COSTS)}")
-    return _COSTS[name]
+    if name not in COSTS:
+        raise ConfigError(f"There is no cost model {name!r}; {nearest(name, COSTS)}")
+    return COSTS[name]
 
 
 def _numbers(text: str, option: str) -> list[float]:
