@@ -42,7 +42,7 @@ def open_trace(source: str, seed: int = 0) -> Trace:
         return read_trace(Path(source).expanduser())
     name = source.removeprefix(PREFIX)
     if name not in GENERATORS:
-        raise ConfigError(f"There is no generator {name!r}: {nearest(name, GENERATORS)}.")
+        raise ConfigError(f"There is no generator {name!r}; {nearest(name, GENERATORS)}")
     return GENERATORS[name](seed)
 
 
